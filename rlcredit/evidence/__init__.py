@@ -1,0 +1,20 @@
+"""What can be measured about a rollout: one provider a file.
+
+A provider is `(context, rollout, key) -> (array, price)` and documents its array's shape. Rules and
+losses ask for evidence by name, as a keyword-only argument without a default.
+"""
+
+from rlcredit.evidence.context import Context
+from rlcredit.evidence.entropy import entropy
+from rlcredit.evidence.greedy_return import greedy_return
+from rlcredit.evidence.ref_log_prob import ref_log_prob
+from rlcredit.evidence.value import value
+
+__all__ = ["EVIDENCE", "Context"]
+
+EVIDENCE = {
+    "value": value,
+    "ref_log_prob": ref_log_prob,
+    "entropy": entropy,
+    "greedy_return": greedy_return,
+}

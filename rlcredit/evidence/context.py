@@ -1,0 +1,36 @@
+"""What a provider of evidence may look at, and the one pass over a rollout that most need."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from rlcredit.score import Scores, score
+from rlcredit.types import Policy, Price, PyTree, Rollout, Sampling, Task
+
+
+class Context(NamedTuple):
+    """The policy and what it acts in, as they were when the rollout was sampled."""
+
+    policy: Policy
+    params: PyTree
+    ref_params: PyTree
+    task: Task
+    sampling: Sampling
+
+
+def score_rollout(context: Context, params: PyTree, rollout: Rollout) -> tuple[Scores, Price]:
+    """Scores of a rollout's tokens, per-token ones 0 off the mask, and the price of the pass.
+
+    Providers that ask for the same pass inside one jitted step share it: the compiler merges equal
+    computations. Each is still charged in full.
+    """
+    scores = score(
+        context.policy, params, rollout.tokens, sampling=context.sampling, legal=rollout.legal
+    )
+    scores = scores._replace(
+        log_prob=jnp.where(rollout.mask, scores.log_prob, 0),
+        entropy=jnp.where(rollout.mask, scores.entropy, 0),
+    )
+    return scores, Price(tokens_scored=jnp.sum(rollout.length))

@@ -1,0 +1,85 @@
+"""The warm start: supervised learning on worked solutions of an imperfect teacher.
+
+Reinforcement learning from nothing would never see a reward; from perfect demonstrations it would
+have nothing to do. The teacher's slips (see `Task.demonstrate`) make a policy that is plausible and
+wrong in known ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from rlcredit import masked
+from rlcredit.score import score
+from rlcredit.types import Array, InputError, Policy, Sampling, Task, TrainState
+
+
+class Demonstrations(NamedTuple):
+    """D rows of a prompt and a solution."""
+
+    tokens: Array  # [D, T] int32
+    mask: Array  # [D, T] bool, True on the solution and its end token
+
+
+def demonstrations(
+    task: Task, wrong: float, skipped: float, *, count: int = 20_000, seed: int = 0
+) -> Demonstrations:
+    """Solutions of `count` training problems; made on the host, the same for the same seed.
+
+    Args:
+      wrong, skipped: chance per step of a slip, and of a step that is not written down.
+    Raises: InputError for a chance outside [0, 1] or no demonstrations.
+    """
+    if count < 1 or not (0 <= wrong <= 1 and 0 <= skipped <= 1):
+        raise InputError(f"demonstrations: {count=} >= 1, {wrong=} and {skipped=} in [0, 1] needed")
+    problems = jax.jit(jax.vmap(task.draw))(jax.random.split(jax.random.key(seed), count))
+    prompts, lengths = jax.device_get(jax.jit(jax.vmap(task.prompt))(problems))
+    solutions = task.demonstrate(problems, np.random.default_rng(seed), wrong, skipped)
+    tokens = np.zeros((count, task.prompt_capacity + task.horizon), np.int32)
+    mask = np.zeros(tokens.shape, bool)
+    for row, (prompt, length, solution) in enumerate(zip(prompts, lengths, solutions, strict=True)):
+        # A slip can make a solution longer than any right one; its tail is then not learned.
+        kept = solution[: task.horizon]
+        end = length + len(kept)
+        tokens[row, :length], tokens[row, length:end] = prompt[:length], kept
+        mask[row, length:end] = True
+    return Demonstrations(jnp.asarray(tokens), jnp.asarray(mask))
+
+
+def make_pretrain_step(
+    policy: Policy, optimizer: optax.GradientTransformation, *, batch: int = 48
+) -> Callable[[TrainState, Demonstrations], tuple[TrainState, dict[str, Array]]]:
+    """A pure step `(state, data) -> (state, metrics)` on a batch drawn from the state's key.
+
+    Minimises the mean negative log-probability of the demonstrated tokens.
+
+    Args:
+      optimizer: `update.guarded`, whose count of steps that were not finite is reported.
+    """
+
+    def loss(params, rows: Demonstrations) -> Array:
+        log_prob = score(policy, params, rows.tokens, sampling=Sampling()).log_prob
+        return -masked.mean(log_prob, rows.mask)
+
+    def step(state: TrainState, data: Demonstrations):
+        batch_key = jax.random.fold_in(state.key, state.step)
+        chosen = jax.random.randint(batch_key, (batch,), 0, data.tokens.shape[0])
+        rows = jax.tree.map(lambda leaf: leaf[chosen], data)
+        value, gradient = jax.value_and_grad(loss)(state.params, rows)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {
+            "loss": value,
+            "grad_norm": optax.global_norm(gradient),
+            "tokens": masked.count(rows.mask),
+            "skipped_updates": opt_state.notfinite_count,
+        }
+        return state._replace(params=params, opt_state=opt_state, step=state.step + 1), metrics
+
+    return step

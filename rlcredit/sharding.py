@@ -1,0 +1,37 @@
+"""Data parallelism: problems are spread over devices, everything else is replicated."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from rlcredit.types import InputError, PyTree
+
+AXIS = "problems"
+
+
+def make_mesh(devices: list[jax.Device] | None = None) -> Mesh:
+    """All given devices (default: all there are) in a row."""
+    devices = jax.devices() if devices is None else devices
+    return jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+
+
+def replicated(mesh: Mesh, tree: PyTree) -> PyTree:
+    """The tree with a copy on every device of the mesh."""
+    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def over_problems(mesh: Mesh, tree: PyTree) -> PyTree:
+    """Constrain leaves [N, ...] to be split over the devices; inside a jitted function.
+
+    The K samples of a problem stay on one device, so group statistics need no communication.
+
+    Raises: InputError if N is not a multiple of the number of devices.
+    """
+    count = int(np.prod(list(mesh.shape.values())))
+    for leaf in jax.tree.leaves(tree):
+        if leaf.shape[0] % count:
+            raise InputError(f"{leaf.shape[0]} problems do not divide over {count} devices")
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+    return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, sharding), tree)

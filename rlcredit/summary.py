@@ -1,0 +1,36 @@
+"""What a training step says of its rollout, under the names that users of TRL know."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from rlcredit import masked
+from rlcredit.types import Array, Price, Rollout
+
+
+def rollout_metrics(rollout: Rollout, raw: Array, final: Array, price: Price) -> dict[str, Array]:
+    """Scalars of one rollout and its credit.
+
+    `reward_std` is the mean over problems of the deviation among their samples. `adv/raw_*` is what
+    the rule returned, `adv/final_*` what the loss sees; `price/*` what the evidence cost.
+    """
+    mask = rollout.mask
+    total = masked.sum(rollout.reward, mask, axis=-1)
+    present = jnp.any(mask, axis=-1)
+    spread = masked.std(total, present, axis=1)
+    length = masked.count(mask, axis=-1)
+    return {
+        "reward": masked.mean(total, present),
+        "reward_std": jnp.mean(spread),
+        "frac_reward_zero_std": jnp.mean(spread == 0, dtype=jnp.float32),
+        "completions/mean_length": masked.mean(length, present),
+        "completions/max_length": jnp.max(length),
+        "completions/truncated_ratio": masked.mean(rollout.truncated, present),
+        "tokens": masked.count(mask),
+        "adv/raw_mean": masked.mean(raw, mask),
+        "adv/raw_std": masked.std(raw, mask),
+        "adv/raw_max": masked.max(jnp.abs(raw), mask),
+        "adv/final_mean": masked.mean(final, mask),
+        "adv/final_std": masked.std(final, mask),
+        **{f"price/{name}": jnp.float32(count) for name, count in price._asdict().items()},
+    }

@@ -1,0 +1,151 @@
+"""Random rollouts with all that a row may hold, evidence about them, and changes to both."""
+
+import jax
+import numpy as np
+import pytest
+
+from rlcredit.types import Rollout
+
+VOCABULARY = 7
+TOKEN_FIELDS = {"tokens": 0, "mask": False, "reward": 0, "log_prob": 0, "step": -1, "turn": -1}
+
+
+def random_rollout(rng, problems=4, samples=3, length=12) -> Rollout:
+    """A valid rollout: prompts, observations between and after chosen tokens, rewards at several.
+
+    Rows differ in length, end either way or both, and the first has no chosen token. Rewards are
+    multiples of 1/8, so that float32 sums of them are exact in any order.
+    """
+    shape = (problems, samples, length)
+    position = np.arange(length)
+    start = rng.integers(1, length // 3 + 1, shape[:2])
+    used = rng.integers(start + 1, length + 1)
+    empty = rng.random(shape[:2]) < 0.1
+    empty.flat[0] = True
+    used[empty] = start[empty]
+    inside = (position >= start[..., None]) & (position < used[..., None])
+    mask = inside & (rng.random(shape) < 0.7)
+    terminated = rng.random(shape[:2]) < 0.5
+    number = np.cumsum(rng.random(shape) < 0.3, axis=-1)
+    return Rollout(
+        tokens=np.where(position < used[..., None], rng.integers(1, VOCABULARY, shape), 0).astype(
+            np.int32
+        ),
+        mask=mask,
+        reward=np.where(mask, rng.integers(-8, 17, shape) / 8, 0).astype(np.float32),
+        log_prob=np.where(mask, -rng.exponential(1.0, shape), 0).astype(np.float32),
+        step=np.where(mask, number, -1).astype(np.int32),
+        turn=np.where(mask, number // 2, -1).astype(np.int32),
+        length=used.astype(np.int32),
+        terminated=terminated,
+        truncated=~terminated | (rng.random(shape[:2]) < 0.2),
+        legal=None,
+        problem=np.arange(problems, dtype=np.int32),
+        key=jax.random.split(jax.random.key(int(rng.integers(2**31))), shape[:2]),
+    )
+
+
+def _per_token(rng, rollout):
+    return np.where(rollout.mask, -rng.exponential(1.0, rollout.mask.shape), 0)
+
+
+EVIDENCE = {
+    "value": lambda rng, r: rng.normal(size=(*r.mask.shape[:2], r.mask.shape[2] + 1)),
+    "ref_log_prob": _per_token,
+    "entropy": lambda rng, r: -_per_token(rng, r),
+    "greedy_return": lambda rng, r: rng.integers(-8, 17, r.mask.shape[0]) / 8,
+}
+
+
+def evidence_for(rng, rollout, names) -> dict:
+    """Random arrays of the documented shapes, float32."""
+    for name in names:
+        if name not in EVIDENCE:
+            pytest.fail(f"evidence {name!r} has no random arrays: add it to tests/rollouts.py")
+    return {name: EVIDENCE[name](rng, rollout).astype(np.float32) for name in names}
+
+
+def with_garbage(rollout, evidence, garbage):
+    """Both with `garbage` wherever the conventions say that nothing is read."""
+    unread = ~rollout.mask
+    prefix = np.arange(rollout.mask.shape[2] + 1)
+    bootstrap = (prefix == rollout.length[..., None]) & ~rollout.terminated[..., None]
+    unread_value = np.concatenate([unread, np.ones_like(unread[..., :1])], axis=-1) & ~bootstrap
+
+    def spoil(array):
+        places = {unread.shape: unread, unread_value.shape: unread_value}.get(array.shape)
+        return array if places is None else np.where(places, np.float32(garbage), array)
+
+    spoiled = rollout._replace(reward=spoil(rollout.reward), log_prob=spoil(rollout.log_prob))
+    return spoiled, {name: spoil(array) for name, array in evidence.items()}
+
+
+def move(rollout, evidence, source):
+    """Tokens rearranged along the rows.
+
+    Args:
+      source: [N, K, T'] the old position of each token, -1 for an observation put in between, and
+        T (the old row length) for new padding; increasing but for the -1.
+    Returns: (rollout, evidence) of rows of T' tokens; new entries hold `nan` or are empty.
+    """
+    old_length = rollout.mask.shape[2]
+    here = (source >= 0) & (source < old_length)
+    index = np.clip(source, 0, old_length - 1)
+    observed = source == -1
+
+    def row(array, empty):
+        return np.where(here, np.take_along_axis(array, index, axis=-1), empty).astype(array.dtype)
+
+    def prefix_row(array):
+        moved = np.pad(row(array[..., :-1], np.nan), ((0, 0), (0, 0), (0, 1)))
+        final = np.take_along_axis(array, rollout.length[..., None], axis=-1)
+        np.put_along_axis(moved, length[..., None], final, axis=-1)
+        return moved
+
+    length = rollout.length + observed.sum(axis=-1, dtype=np.int32)
+    fields = {name: row(getattr(rollout, name), e) for name, e in TOKEN_FIELDS.items()}
+    fields["tokens"] = np.where(observed, 1, fields["tokens"]).astype(np.int32)
+    moved = {}
+    for name, array in evidence.items():
+        if array.ndim < 3:
+            moved[name] = array
+        else:
+            moved[name] = row(array, 0) if array.shape[2] == old_length else prefix_row(array)
+    return rollout._replace(**fields, length=length), moved
+
+
+def padding(rollout, extra):
+    """`source` of `move` for rows that are longer by `extra` padding tokens."""
+    shape = rollout.mask.shape
+    return np.broadcast_to(
+        np.minimum(np.arange(shape[2] + extra), shape[2]), (*shape[:2], shape[2] + extra)
+    )
+
+
+def observations(rng, rollout, extra):
+    """`source` of `move` for rows with `extra` observation tokens inside, anywhere."""
+    problems, samples, old_length = rollout.mask.shape
+    source = np.empty((problems, samples, old_length + extra), int)
+    for row in np.ndindex(problems, samples):
+        places = rng.integers(
+            1, rollout.length[row] + 1, extra
+        )  # before old token p; p = length: at the end
+        source[row] = np.insert(np.arange(old_length), places, -1)
+    return source
+
+
+def permute_problems(rollout, evidence, order):
+    def take(leaf):
+        return leaf[order]
+
+    return jax.tree.map(take, rollout), {name: take(array) for name, array in evidence.items()}
+
+
+def permute_samples(rollout, evidence, order):
+    """Args: order: [N, K] a permutation of the samples of each problem."""
+    problems = np.arange(order.shape[0])[:, None]
+
+    def take(leaf):
+        return leaf[problems, order] if leaf.ndim >= 2 else leaf
+
+    return jax.tree.map(take, rollout), {name: take(array) for name, array in evidence.items()}
