@@ -31,7 +31,7 @@ setup(
         "rich>=13.0",
     ],
     extras_require={
-        "dev": [*PLOTS, "build>=1.2", "hypothesis>=6.100", "pytest>=8.0", "ruff>=0.14"],
+        "dev": [*PLOTS, "build>=1.2", "pytest>=8.0", "pytest-xdist>=3.5", "ruff>=0.14"],
         "plots": PLOTS,
         "tpu": ["jax[tpu]"],
         "cuda13": ["jax[cuda13]"],

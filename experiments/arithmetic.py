@@ -14,6 +14,7 @@ Differs from GRPO as published: the loss is a token mean, and nothing pulls to t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +28,12 @@ from rlcredit.advantages import ADVANTAGES
 from rlcredit.evidence import Context
 from rlcredit.losses import LOSSES, REDUCERS
 from rlcredit.policy import Architecture, transformer
-from rlcredit.pretrain import demonstrations, make_pretrain_step
+from rlcredit.pretrain import demonstrations, make_pretrain_step, warm_start_optimizer
 from rlcredit.rollout import draw_problems, drop_unscored, sample
 from rlcredit.stage import Stage, Step, run_stage, timings
 from rlcredit.summary import rollout_metrics
 from rlcredit.tasks import TASKS
 from rlcredit.types import Array, Policy, Sampling, Task, TrainState
-
-PASS_AT = 8
 
 
 @dataclass(frozen=True)
@@ -48,16 +47,17 @@ class Config:
     loss_kwargs: tuple[str, ...] = ()
     reduce: Literal["token_mean", "sequence_mean", "prompt_mean", "constant_length"] = "token_mean"
     whiten: bool = False  # the advantage, over the batch
-    steps: int = 300  # of RL; more than before extends a finished run
+    steps: int = 200  # of RL; more than before extends a finished run
     run_dir: Path | None = None  # default: runs/arithmetic-ADVANTAGE-SEED
     seed: int = 0
     fresh: bool = False  # remove the run that the folder holds
+    evaluate_every: int = 50
+    checkpoint_every: int = 50
 
     digits: int = 1
     operands: int = 3
     operators: str = "+-*"
     worked_steps: bool = True  # False: answers only
-
     width: int = 64
     layers: int = 3
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -66,7 +66,6 @@ class Config:
     warm_steps: int = 3000
     wrong: float = 0.4  # chance that a step of a demonstration is wrong
     skipped: float = 0.0  # chance that one is not written down
-
     problems: int = 64
     samples: int = 8  # of each problem
     temperature: float = 1.0
@@ -74,8 +73,8 @@ class Config:
     learning_rate: float = 1e-3
     epochs: int = 1
     minibatches: int = 2
-    accumulate: int = 1
-    entropy_coef: float = 0.0
+    accumulate: int = 8  # micro-batches; on a CPU small ones stay in the cache
+    entropy_coef: float = 0.002
     kl_coef: float = 0.0  # pull to the warm-started policy, in the loss
 
 
@@ -83,7 +82,7 @@ PRESETS = {
     "cpu": Config(),
     "accelerator": Config(
         preset="accelerator", digits=2, operands=2, width=256, layers=4, dtype="bfloat16",
-        problems=512, samples=16, minibatches=4, warm_steps=10_000, steps=500,
+        problems=512, samples=16, minibatches=4, accumulate=1, warm_steps=10_000, steps=500,
     ),
 }  # fmt: skip
 
@@ -101,38 +100,37 @@ class Parts(NamedTuple):
 
 
 def main(config: Config) -> None:
-    parts = build(config)
-    collect = make_collect(config, parts)
-    judge = evaluate.make_judge(parts.policy, parts.task, parts.sampling, k=PASS_AT)
+    parts, mesh = build(config), sharding.make_mesh()
+    place = functools.partial(sharding.over_problems, mesh)
+    judge = evaluate.make_judge(parts.policy, parts.task, parts.sampling, place)
+    collect = make_collect(config, parts, place)
     init_key, warm_key, rl_key, show_key = jax.random.split(jax.random.key(config.seed), 4)
-    rate = optax.warmup_cosine_decay_schedule(0, 5e-3, 50, config.warm_steps, 5e-4)
-    optimizer = update.guarded(rate)
-    state = update.initial_state(jax.jit(parts.policy.init)(init_key), optimizer, warm_key)
-    credit.check_group_size(parts.rule, config.samples, lambda: collect(state, rl_key)[:2])
+    optimizer = warm_start_optimizer(config.warm_steps)
+    params = jax.jit(parts.policy.init)(init_key)
+    state = sharding.replicated(mesh, update.initial_state(params, optimizer, warm_key))
+    data = demonstrations(parts.task, config.wrong, config.skipped, seed=config.seed)
+    jax.eval_shape(collect, state, rl_key)  # a rule that does not fit fails here, not after minutes
+    once = jax.jit(collect)
+    credit.check_group_size(parts.rule, config.samples, lambda: once(state, rl_key)[:2])
 
     folder = config.run_dir or Path(f"runs/arithmetic-{config.advantage}-{config.seed}")
-    extendable = ("fresh", "run_dir", "steps")
-    with (
-        run.open_run(folder, config, fresh=config.fresh, ignore=extendable),
-        run.stop_on_signal() as stop_requested,
-    ):
+    with run.open_run(folder, config, fresh=config.fresh), run.stop_on_signal() as stop_requested:
         results = {"start": judge(state)}
-        data = demonstrations(parts.task, config.wrong, config.skipped, seed=config.seed)
         warm = Stage("warm start", folder / "warm", config.warm_steps, log_every=50)
-        pretrain = jax.jit(make_pretrain_step(parts.policy, optimizer), donate_argnums=0)
+        pretrain = sharding.jit_step(mesh, make_pretrain_step(parts.policy, optimizer))
         state = run_stage(warm, lambda state: pretrain(state, data), state, stop_requested)
         results["warm"] = judge(state)
 
         optimizer = update.guarded(optax.linear_schedule(0, config.learning_rate, 10))
-        state = update.initial_state(state.params, optimizer, rl_key)
-        step = jax.jit(make_train_step(config, parts, collect, optimizer), donate_argnums=0)
-        rl = Stage("rl", folder, config.steps)
+        state = sharding.replicated(mesh, update.initial_state(state.params, optimizer, rl_key))
+        step = sharding.jit_step(mesh, make_train_step(config, parts, collect, optimizer))
+        rl = Stage("rl", folder, config.steps, config.evaluate_every, config.checkpoint_every)
         state = run_stage(rl, step, state, stop_requested, judge)
         results |= {"rl": judge(state)} | timings({"warm": warm, "rl": rl})
 
-        rollout, _, assigned, _ = jax.jit(collect)(state, show_key)
+        rollout, _, assigned, _ = once(state, show_key)
         episodes = figures.episodes_with_credit(parts.task, rollout, assigned.advantage)
-        figures.conclude(folder, results, episodes, f"arithmetic, {config.advantage}", PASS_AT)
+        figures.conclude(folder, results, episodes, f"arithmetic, {config.advantage}")
 
 
 def build(config: Config) -> Parts:
@@ -147,12 +145,9 @@ def build(config: Config) -> Parts:
         operators=config.operators,
         worked_steps=config.worked_steps,
     )
+    critic = config.critic if "value" in evidence else "none"
     architecture = Architecture(
-        vocabulary=len(task.vocabulary),
-        width=config.width,
-        layers=config.layers,
-        dtype=config.dtype,
-        value_head=config.critic if "value" in evidence else "none",
+        len(task.vocabulary), config.width, config.layers, dtype=config.dtype, value_head=critic
     )
     sampling = Sampling(temperature=config.temperature, legal=config.legal)
     schedule = update.Schedule(config.epochs, config.minibatches, config.accumulate)
@@ -160,13 +155,13 @@ def build(config: Config) -> Parts:
     return Parts(task, transformer(architecture), rule, loss, evidence, sampling, schedule)
 
 
-def make_collect(config: Config, parts: Parts) -> Callable:
+def make_collect(config: Config, parts: Parts, place: Callable) -> Callable:
     """collect -> measure -> credit: `(state, key) -> (rollout, evidence, credit, metrics)`."""
-    task, sampling, mesh = parts.task, parts.sampling, sharding.make_mesh()
+    task, sampling = parts.task, parts.sampling
 
     def collect(state: TrainState, key: Array):
         sample_key, measure_key = jax.random.split(key)
-        drawn = sharding.over_problems(mesh, draw_problems(task, sample_key, config.problems))
+        drawn = place(draw_problems(task, sample_key, config.problems))
         context = Context(parts.policy, state.params, state.ref_params, task, sampling)
         rollout = sample(
             parts.policy, state.params, task, *drawn, samples=config.samples, sampling=sampling

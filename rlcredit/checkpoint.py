@@ -13,6 +13,7 @@ the two. One process writes and reads; every leaf must be addressable from it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
@@ -69,6 +70,7 @@ def save(directory: Path, step: int, state: PyTree) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(directory)
+        _check_space(directory, arrays)
         _write(temporary, leaves, arrays)
         _publish(temporary, target)
         _prune(directory, step)
@@ -147,6 +149,13 @@ def _read(path: Path, wanted: list[Leaf]) -> dict[str, np.ndarray]:
             raise ValueError(f"{name} is {'not what was saved' if name in present else 'missing'}")
     _check_structure(path, [Leaf(*leaf) for leaf in content["leaves"]], wanted)
     return ocp.load(path.absolute() / ARRAYS) if content["files"] else {}
+
+
+def _check_space(directory: Path, arrays: list[np.ndarray]) -> None:
+    """Said before Orbax begins: its threads print a traceback each where the disk fills up."""
+    needed, free = sum(array.nbytes for array in arrays), shutil.disk_usage(directory).free
+    if free < 1.1 * needed:
+        raise OSError(errno.ENOSPC, f"it needs {needed:,} bytes, the disk has {free:,} left")
 
 
 def _check_structure(path: Path, saved: list[Leaf], wanted: list[Leaf]) -> None:

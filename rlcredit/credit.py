@@ -60,7 +60,7 @@ def resolve(name: str, table: Mapping[str, Callable], kind: str) -> Callable:
         raise InputError(f"unknown {kind} {name!r}; known are {known}, or module:function")
     try:
         function = getattr(importlib.import_module(module_name), attribute, None)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # the latter two for names like ".m"
         raise InputError(f"{kind} {name!r}: cannot import {module_name}: {error}") from error
     if not callable(function):
         raise InputError(f"{kind} {name!r}: {module_name} has no function {attribute!r}")
@@ -117,6 +117,8 @@ def _parse(pair: str, defaults: Mapping[str, Any], option: str) -> tuple[str, An
     if not equals:
         raise InputError(f"{option} {pair!r}: write NAME=VALUE")
     kind = type(defaults.get(key, text))
+    if kind is type(None):
+        raise InputError(f"{option} {pair!r}: a default of None does not say what type it is")
     try:
         return key, _BOOLEANS[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError) as error:
@@ -151,11 +153,17 @@ def assign(rule: Bound, rollout: Rollout, evidence: Mapping[str, Array]) -> Cred
     """
     wanted = {name: evidence[name] for name in rule.evidence}
     returned = jax.lax.stop_gradient(rule.function(rollout, **wanted))
-    advantage, target = returned if isinstance(returned, tuple) else (returned, None)
+    pair = returned if isinstance(returned, tuple) else (returned, None)
+    if len(pair) != 2:
+        raise InputError(f"advantage {rule.name!r} returned {len(pair)} arrays, expected 1 or 2")
+    advantage, target = pair
     for label, array in (("advantage", advantage), ("critic target", target)):
         _check_array(rule.name, label, array, rollout)
+    if target is not None and "value" not in wanted:
+        raise InputError(f"advantage {rule.name!r} has a critic target but does not ask for value")
     if target is None and "value" in wanted:
-        target = jnp.where(rollout.mask, advantage + wanted["value"][..., :-1], 0)
+        value = jax.lax.stop_gradient(wanted["value"][..., :-1])
+        target = jnp.where(rollout.mask, advantage + value, 0)
     return Credit(advantage, target)
 
 

@@ -58,9 +58,12 @@ def make_evaluate(
     k: int,
     sampling: Sampling,
     seed: int = 0,
+    place: Callable[[PyTree], PyTree] = lambda problems: problems,
 ) -> Callable[[PyTree, PyTree], Report]:
     """A pure `evaluate(params, ref_params) -> Report`; `seed` fixes the problems and the keys.
 
+    Args:
+      place: spreads leaves [problems, ...] over devices; see `sharding.over_problems`.
     Raises: InputError if there are not that many held-out problems, or k > samples.
     """
     if k > samples:
@@ -69,8 +72,10 @@ def make_evaluate(
     keys = jax.random.split(jax.random.key(seed), problems)
 
     def evaluate(params: PyTree, ref_params: PyTree) -> Report:
+        placed = place((held_out, keys))
+
         def episodes(count: int, how: Sampling) -> Rollout:
-            return sample(policy, params, task, held_out, keys, samples=count, sampling=how)
+            return sample(policy, params, task, *placed, samples=count, sampling=how)
 
         sampled = episodes(samples, sampling)
         greedy = episodes(1, sampling._replace(greedy=True))
@@ -89,15 +94,20 @@ def make_evaluate(
 
 
 def make_judge(
-    policy: Policy, task: Task, sampling: Sampling, *, k: int, problems: int = 256
+    policy: Policy,
+    task: Task,
+    sampling: Sampling,
+    place: Callable[[PyTree], PyTree],
+    *,
+    k: int = 8,
+    problems: int = 256,
 ) -> Callable[[TrainState], dict[str, float]]:
     """`evaluate` of a state, jitted and as plain numbers under the names that logs use.
 
     Takes 2k samples of each problem, so that pass@k has less variance than from k alone.
     """
-    evaluate = jax.jit(
-        make_evaluate(policy, task, problems=problems, samples=2 * k, k=k, sampling=sampling)
-    )
+    sizes = {"problems": problems, "samples": 2 * k, "k": k}
+    evaluate = jax.jit(make_evaluate(policy, task, **sizes, sampling=sampling, place=place))
     names = ("pass@1", f"pass@{k}", "greedy", "entropy", "kl", "mean_length")
 
     def judge(state: TrainState) -> dict[str, float]:

@@ -17,7 +17,7 @@ STAGES = {"start": "before warm start", "warm": "after warm start", "rl": "after
 Results = dict[str, dict[str, float]]  # stages, and `seconds`, `tokens_per_second` of each
 
 
-def conclude(folder: Path, results: Results, episodes: str, title: str, k: int) -> None:
+def conclude(folder: Path, results: Results, episodes: str, title: str, k: int = 8) -> None:
     """Writes `result.json`, `samples.txt` and `curves.png`, and prints the table.
 
     Says so where pass@1 and pass@k moved apart between the warm start and the end.

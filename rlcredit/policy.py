@@ -10,7 +10,7 @@ in slot s sees the slots s..q. A full forward pass is the case s = 0 without a c
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from flax import nnx
 
 from rlcredit.types import Array, InputError, Policy, PyTree
 
+ValueHead = Literal["none", "shared", "separate"]
+Dtype = Literal["float32", "bfloat16"]
 Cache = list[tuple[Array, Array]]  # per layer keys and values, [B, slots, kv_heads, head_width]
 
 
@@ -31,8 +33,8 @@ class Architecture(NamedTuple):
     kv_heads: int = 2
     hidden_factor: float = 3.0  # width of the SwiGLU layer over `width`
     tied: bool = False  # head = embedding transposed
-    value_head: Literal["none", "shared", "separate"] = "none"
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters are float32
+    value_head: ValueHead = "none"
+    dtype: Dtype = "float32"  # of the computation; parameters are float32
 
 
 def transformer(architecture: Architecture) -> Policy:
@@ -239,6 +241,11 @@ def _rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
 
 def _check(architecture: Architecture) -> None:
     width, heads, kv_heads = architecture.width, architecture.heads, architecture.kv_heads
+    if min(width, architecture.layers, heads, kv_heads) < 1:
+        raise InputError(f"layers={architecture.layers}, {width=}, {heads=}, {kv_heads=}: all >= 1")
+    for field, kinds in (("value_head", get_args(ValueHead)), ("dtype", get_args(Dtype))):
+        if getattr(architecture, field) not in kinds:
+            raise InputError(f"{field}={getattr(architecture, field)!r} is none of {kinds}")
     if width % heads or (width // heads) % 2:
         raise InputError(f"{width=} must be an even multiple of {heads=}")
     if heads % kv_heads:

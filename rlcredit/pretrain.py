@@ -18,6 +18,7 @@ import optax
 from rlcredit import masked
 from rlcredit.score import score
 from rlcredit.types import Array, InputError, Policy, Sampling, Task, TrainState
+from rlcredit.update import guarded
 
 
 class Demonstrations(NamedTuple):
@@ -50,6 +51,12 @@ def demonstrations(
         tokens[row, :length], tokens[row, length:end] = prompt[:length], kept
         mask[row, length:end] = True
     return Demonstrations(jnp.asarray(tokens), jnp.asarray(mask))
+
+
+def warm_start_optimizer(steps: int) -> optax.GradientTransformation:
+    """A short rise to a high rate, then a cosine to a tenth of it: small networks bear much."""
+    rise = min(50, steps // 2)
+    return guarded(optax.warmup_cosine_decay_schedule(0, 5e-3, rise, max(steps, 1), 5e-4))
 
 
 def make_pretrain_step(

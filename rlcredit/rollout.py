@@ -73,9 +73,10 @@ def sample(
       problems: leaves [N, ...]; problem_keys: [N] keys, one per problem.
     Returns: a Rollout with T = task.prompt_capacity + task.horizon. An episode that reaches the
       horizon without an end is truncated there and keeps the reward it earned.
-    Raises: InputError if the policy's vocabulary is not the task's, or there are no problems.
+    Raises: InputError if the policy's vocabulary is not the task's, there is nothing to sample, or
+      the temperature is not positive.
     """
-    _check(policy, task, problem_keys, samples)
+    _check(policy, task, problem_keys, samples, sampling)
     keys = episode_keys(problem_keys, samples)
     flat_keys = keys.reshape(-1)
     flat_problems = jax.tree.map(lambda leaf: jnp.repeat(leaf, samples, axis=0), problems)
@@ -100,24 +101,37 @@ def sample(
 
 
 def drop_unscored(rollout: Rollout) -> Rollout:
-    """Episodes with a reward that is not finite lose all of their mask.
+    """Episodes with a reward that is not finite lose all of their mask, and what was under it.
 
     They then count in no group, loss or metric, rather than poisoning or dragging them down.
     """
     reward = jnp.where(rollout.mask, rollout.reward, 0)
     mask = rollout.mask & jnp.all(jnp.isfinite(reward), axis=-1, keepdims=True)
-    return rollout._replace(mask=mask, reward=jnp.where(mask, rollout.reward, 0))
+    return rollout._replace(
+        mask=mask,
+        reward=jnp.where(mask, rollout.reward, 0),
+        log_prob=jnp.where(mask, rollout.log_prob, 0),
+        step=jnp.where(mask, rollout.step, -1),
+        turn=jnp.where(mask, rollout.turn, -1),
+        legal=None if rollout.legal is None else rollout.legal & mask[..., None],
+    )
 
 
-def _check(policy: Policy, task: Task, problem_keys: Array, samples: int) -> None:
+def _check(
+    policy: Policy, task: Task, problem_keys: Array, samples: int, sampling: Sampling
+) -> None:
     if policy.vocabulary != len(task.vocabulary):
         raise InputError(
             f"the policy has {policy.vocabulary} tokens, task {task.name} has "
             f"{len(task.vocabulary)}"
         )
-    if problem_keys.shape[0] == 0 or samples < 1:
+    if problem_keys.shape[0] < 1 or samples < 1:
         raise InputError(
             f"nothing to sample: {problem_keys.shape[0]} problems, {samples} samples of each"
+        )
+    if not sampling.temperature > 0:
+        raise InputError(
+            f"temperature={sampling.temperature} must be above 0; the likeliest token is greedy"
         )
 
 

@@ -22,7 +22,6 @@ import jax
 import tyro
 
 from rlcredit import __version__
-from rlcredit.stage import Stopped
 from rlcredit.types import InputError
 
 Config = TypeVar("Config")
@@ -33,11 +32,19 @@ LOCK = ".lock"
 TEMPORARY = ".tmp"
 # What a process that was killed while it opened an empty folder may have left.
 LEFTOVERS = {LOCK, VERSIONS, CONFIG + TEMPORARY, VERSIONS + TEMPORARY}
+# Settings that may change when a run goes on: they change none of its numbers.
+NO_PART_OF_A_RUN = ("fresh", "run_dir", "steps", "checkpoint_every")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
+class Stopped(Exception):
+    """The user asked to stop; everything is saved."""
+
+
 @contextlib.contextmanager
-def open_run(folder: Path, config: Any, *, fresh: bool, ignore: tuple[str, ...]) -> Iterator[Path]:
+def open_run(
+    folder: Path, config: Any, *, fresh: bool, ignore: tuple[str, ...] = NO_PART_OF_A_RUN
+) -> Iterator[Path]:
     """Opens the folder of a run for the `with` block, and yields it.
 
     Until the block ends, or the process does, no other process can open the folder. `config.json`

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -20,6 +22,16 @@ def make_mesh(devices: list[jax.Device] | None = None) -> Mesh:
 def replicated(mesh: Mesh, tree: PyTree) -> PyTree:
     """The tree with a copy on every device of the mesh."""
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def jit_step(mesh: Mesh, step: Callable) -> Callable:
+    """`step(state, *data) -> (state, metrics)` jitted, on the mesh, writing over its state.
+
+    In and out the state is replicated: left to the compiler, the first steps would each find it
+    placed in another way and compile anew.
+    """
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    return jax.jit(step, donate_argnums=0, out_shardings=everywhere)
 
 
 def over_problems(mesh: Mesh, tree: PyTree) -> PyTree:

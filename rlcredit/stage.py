@@ -16,6 +16,7 @@ import numpy as np
 
 from rlcredit import checkpoint
 from rlcredit.metrics import MetricWriter, progress, read_rows
+from rlcredit.run import Stopped
 from rlcredit.types import Array, InputError, TrainState
 
 Step = Callable[[TrainState], tuple[TrainState, dict[str, Array]]]
@@ -30,13 +31,9 @@ class Stage(NamedTuple):
     name: str
     folder: Path
     steps: int
-    log_every: int = 1
-    evaluate_every: int = 100
+    evaluate_every: int = 50
     checkpoint_every: int = 50
-
-
-class Stopped(Exception):
-    """The user asked to stop; everything is saved."""
+    log_every: int = 1
 
 
 def run_stage(
@@ -58,8 +55,8 @@ def run_stage(
     checkpoints = stage.folder / "checkpoints"
     restored = checkpoint.restore_latest(checkpoints, state)
     first, state = restored or (0, state)
-    if restored and first < stage.steps:
-        print(f"{stage.name}: goes on from step {first}")
+    if restored:
+        print(f"{stage.name}: goes on from step {first} of {stage.steps}")
     with (
         MetricWriter(stage.folder, first if restored else -1) as writer,
         progress(stage.steps, first, stage.name) as show,
@@ -69,7 +66,7 @@ def run_stage(
         for number in range(first + 1, stage.steps + 1):
             state, metrics = step(state)
             tokens += metrics["tokens"]
-            if number % stage.log_every == 0:
+            if number % stage.log_every == 0 or number == stage.steps:
                 row = _row(metrics, tokens, clock)
                 tokens = 0
                 if evaluate and number % stage.evaluate_every == 0:

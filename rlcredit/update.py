@@ -103,7 +103,7 @@ def guarded(
 def check_schedule(schedule: Schedule, problems: int) -> None:
     """Raises: InputError if the problems do not divide into the schedule's pieces."""
     pieces = schedule.minibatches * schedule.accumulate
-    if min(schedule) < 1 or problems % pieces:
+    if min(*schedule, problems) < 1 or problems % pieces:
         raise InputError(
             f"{problems} problems do not divide into minibatches={schedule.minibatches} times "
             f"accumulate={schedule.accumulate}, with epochs={schedule.epochs} >= 1"

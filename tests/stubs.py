@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -15,6 +16,15 @@ VOCABULARY = ("_", *"abcdef", ".", ";", "$")
 ANY, SOME = "?", "!"  # in a script: every token is legal; the tokens of SOME_TOKENS are
 SOME_TOKENS = "_ac$"
 CAPACITY, HORIZON = 4, 6
+
+# Compiles in a third of the time; outermost only. Where rounding is the question, use `jax.jit`.
+quick_jit = functools.partial(
+    jax.jit,
+    compiler_options={
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+    },
+)
 
 
 class Script(NamedTuple):
@@ -68,8 +78,8 @@ def scripts(
     for row, text in zip(legal, texts, strict=True):
         for position, character in enumerate(text):
             if character != ANY:
-                row[position] = [c in (SOME_TOKENS if character == SOME else character)
-                                 for c in VOCABULARY]  # fmt: skip
+                allowed = SOME_TOKENS if character == SOME else character
+                row[position] = [token in allowed for token in VOCABULARY]
     token = -1 if end is None else VOCABULARY.index(end)
 
     def per_problem(number) -> Array:
@@ -103,8 +113,8 @@ def parameters(policy: Policy, seed: int) -> PyTree:
     def fill(leaf: jax.ShapeDtypeStruct) -> Array:
         noise = rng.normal(size=leaf.shape)
         is_matrix = len(leaf.shape) == 2
-        return jnp.asarray(noise * leaf.shape[0] ** -0.5 if is_matrix else 1 + 0.1 * noise,
-                           jnp.float32)  # fmt: skip
+        filled = noise * leaf.shape[0] ** -0.5 if is_matrix else 1 + 0.1 * noise
+        return jnp.asarray(filled, jnp.float32)
 
     return jax.tree.map(fill, jax.eval_shape(policy.init, jax.random.key(0)))
 
@@ -116,6 +126,12 @@ def encode(text: str) -> list[int]:
 def assert_trees_close(left: PyTree, right: PyTree, atol: float) -> None:
     for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
         np.testing.assert_allclose(a, b, atol=atol, rtol=0)
+
+
+def distance(left: PyTree, right: PyTree) -> float:
+    """Euclidean, over all leaves."""
+    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return float(np.sqrt(sum(np.sum((np.asarray(a) - np.asarray(b)) ** 2) for a, b in pairs)))
 
 
 def same_bits(left: PyTree, right: PyTree) -> bool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +64,7 @@ def largest_file(path: Path) -> Path:
 
 
 def test_train_state_round_trip(tmp_path):
+    """FL-101, FL-103: parameters, optimiser, step and typed key, and the draw after them."""
     state = make_state(1)
     checkpoint.save(tmp_path, 7, state)
     step, restored = restore(tmp_path, make_state(2))
@@ -97,6 +99,8 @@ def test_leaf_round_trip(tmp_path, leaf, other):
 
 @pytest.mark.parametrize("saved_on, restored_on", [(4, 1), (1, 4), (4, 2)])
 def test_restores_on_the_devices_of_like(tmp_path, saved_on, restored_on):
+    """FL-107: the placement is that of the new state, not of the file."""
+
     def place(x, count):
         mesh = jax.sharding.Mesh(
             np.array(jax.devices("cpu")[:count]),
@@ -144,6 +148,7 @@ def test_none_where_there_is_none(tmp_path):
 
 
 def test_leftover_is_ignored_and_does_not_stop_the_next_save(tmp_path):
+    """FL-109, FL-111."""
     checkpoint.save(tmp_path, 1, {"x": 1})
     shutil.copytree(tmp_path / "1", tmp_path / "2.tmp")
     assert restore(tmp_path, {"x": 0}) == (1, {"x": 1})
@@ -176,6 +181,7 @@ BREAKAGES = {
 
 @pytest.mark.parametrize("breakage", BREAKAGES)
 def test_broken_one_is_passed_over(tmp_path, breakage):
+    """FL-109: the one before it is used, and it is said."""
     for step in (1, 2):
         checkpoint.save(tmp_path, step, {"x": jnp.full((100,), step)})
     BREAKAGES[breakage](tmp_path / "2")
@@ -234,6 +240,7 @@ def test_full_disk_leaves_the_earlier_ones(tmp_path):
 
 
 def test_complete_when_the_process_exits_at_once(tmp_path):
+    """FL-110."""
     code = "checkpoint.save(pathlib.Path(sys.argv[1]), 1, {'x': 3}); os._exit(0)"
     process = run_python(code, tmp_path)
     errors = process.communicate(timeout=120)[1]
@@ -242,6 +249,7 @@ def test_complete_when_the_process_exits_at_once(tmp_path):
 
 
 def test_kill_at_any_moment(tmp_path):
+    """FL-109."""
     code = """if True:
         step = int(sys.argv[2])
         while True:
@@ -264,3 +272,13 @@ def test_kill_at_any_moment(tmp_path):
     checkpoint.save(tmp_path, last + 1, like)
     assert checkpoint.steps(tmp_path)[-1] == last + 1
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_disk_that_is_too_full_is_seen_before_writing(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, 1, {"w": jnp.zeros(1000)})
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: SimpleNamespace(free=4000))
+    with pytest.raises(InputError, match="needs 4,000 bytes, the disk has 4,000 left") as caught:
+        checkpoint.save(tmp_path, 2, {"w": jnp.zeros(1000)})
+    assert str(tmp_path / "2") in str(caught.value)
+    assert checkpoint.steps(tmp_path) == [1]
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from stubs import quick_jit
 
 from rlcredit.tasks import TASKS
 from rlcredit.tasks import line as lines
@@ -18,7 +19,7 @@ LINE = re.compile(rf"-?{FACTOR}(?:[+*-]{FACTOR})*")
 LONGEST = 64
 
 
-@jax.jit
+@quick_jit
 @jax.vmap
 def read_all(tokens, size):
     def advance(line, inputs):
@@ -114,7 +115,7 @@ def test_a_random_legal_walk_stays_well_formed_and_never_sticks(worked_steps):
 
         return jax.lax.scan(advance, task.start(problem), jax.random.split(key, LONGEST))[1]
 
-    tokens, any_legal, valid, ended = jax.jit(jax.vmap(walk))(
+    tokens, any_legal, valid, ended = quick_jit(jax.vmap(walk))(
         jax.random.split(jax.random.key(0), 256)
     )
     assert np.asarray(any_legal).all()

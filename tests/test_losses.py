@@ -55,9 +55,19 @@ def function(name, settings=()):
 
 
 @functools.cache
+def measured(name, settings=()):
+    """(arguments, weight) -> ((loss, metrics), gradient with respect to every argument)"""
+    return jax.jit(jax.value_and_grad(function(name, settings), has_aux=True))
+
+
 def jitted(name, settings=()):
-    """(loss, gradient with respect to every argument)"""
-    return jax.jit(jax.value_and_grad(lambda *a: function(name, settings)(*a)[0]))
+    """(arguments, weight) -> (loss, gradient)"""
+
+    def call(arguments, weight):
+        (loss, _), gradient = measured(name, settings)(arguments, weight)
+        return loss, gradient
+
+    return call
 
 
 def referenced(name, arguments, weight, moved=None, **settings):
@@ -93,10 +103,10 @@ def test_equals_its_reference_and_the_finite_difference(name, settings, seed):
     weight = np.asarray(REDUCERS["sequence_mean"](mask))
     loss, gradient = jitted(name, tuple(settings.items()))(arguments, weight)
     equal(loss, referenced(name, arguments, weight, **settings))
-    places = list(zip(*np.nonzero(mask), strict=True))
+    places = list(zip(*np.nonzero(mask), strict=True))[::5]
     moved = functools.partial(referenced, name, arguments, weight, **settings)
     slopes = finite_difference(moved, arguments["log_prob"].astype(float), places)
-    np.testing.assert_allclose(gradient["log_prob"][mask], slopes, atol=1e-5)
+    np.testing.assert_allclose(gradient["log_prob"][mask][::5], slopes, atol=1e-5)
     assert np.any(slopes)
 
 
@@ -106,13 +116,13 @@ def test_what_lies_off_the_mask_changes_nothing(name, garbage):
     mask, arguments = example()
     weight = REDUCERS["token_mean"](mask)
     spoiled = {key: np.where(mask, array, garbage) for key, array in arguments.items()}
-    loss, gradient = jitted(name)(spoiled, weight)
+    (loss, metrics), gradient = measured(name)(spoiled, weight)
     want, want_gradient = jitted(name)(arguments, weight)
     assert loss == want
     for key, array in gradient.items():
         np.testing.assert_array_equal(array, want_gradient[key])
         assert not np.any(np.asarray(array)[~mask])
-    assert all(np.isfinite(metric) for metric in function(name)(spoiled, weight)[1].values())
+    assert all(np.isfinite(metric) for metric in metrics.values())
 
 
 @each_loss
@@ -134,10 +144,9 @@ def test_policy_gradient_at_the_sampling_policy(name):
     equal(gradient["log_prob"], -weight * arguments["advantage"])
 
 
-@pytest.mark.parametrize("pieces", [2, 4])
 @each_reducer
 @each_loss
-def test_micro_batches_change_neither_loss_nor_gradient(name, reducer, pieces):
+def test_micro_batches_change_neither_loss_nor_gradient(name, reducer, pieces=4):
     mask, arguments = example()
     weight = np.asarray(REDUCERS[reducer](mask))
     loss, gradient = jitted(name)(arguments, weight)
@@ -148,19 +157,19 @@ def test_micro_batches_change_neither_loss_nor_gradient(name, reducer, pieces):
         equal(np.concatenate([part[key] for _, part in parts]), want)
 
 
+@jax.jit
+def all_reduced(mask, arguments):
+    """PPO's loss and gradient with every reducer."""
+    return {name: jitted("ppo")(arguments, reduce(mask)) for name, reduce in REDUCERS.items()}
+
+
 @pytest.mark.parametrize("devices", [2, 4])
-@each_reducer
-def test_devices_change_neither_loss_nor_gradient(reducer, devices):
+def test_devices_change_neither_loss_nor_gradient(devices):
     mask, arguments = example()
     mesh = sharding.make_mesh(jax.devices()[:devices])
     over_problems = jax.NamedSharding(mesh, jax.P(sharding.AXIS))
-
-    @jax.jit
-    def loss_and_gradient(mask, arguments):
-        return jitted("ppo")(arguments, REDUCERS[reducer](mask))
-
-    got = loss_and_gradient(*jax.device_put((mask, arguments), over_problems))
-    jax.tree.map(equal, got, loss_and_gradient(mask, arguments))
+    got = all_reduced(*jax.device_put((mask, arguments), over_problems))
+    jax.tree.map(equal, got, all_reduced(mask, arguments))
 
 
 def test_gspo_is_the_mean_over_sequences_of_one_clipped_ratio_each():
@@ -205,12 +214,11 @@ HAND = [
 @pytest.mark.parametrize("ratio, advantage, loss, slope, low, high", HAND)
 def test_ppo_by_hand(ratio, advantage, loss, slope, low, high):
     arguments = {
-        "log_prob": jnp.log(jnp.full((1, 1, 1), ratio)),
-        "old_log_prob": jnp.zeros((1, 1, 1)),
-        "advantage": jnp.full((1, 1, 1), advantage),
+        "log_prob": np.full((1, 1, 1), np.log(ratio), np.float32),
+        "old_log_prob": np.zeros((1, 1, 1), np.float32),
+        "advantage": np.full((1, 1, 1), advantage, np.float32),
     }
-    got, gradient = jitted("ppo")(arguments, jnp.ones((1, 1, 1)))
-    _, metrics = function("ppo")(arguments, jnp.ones((1, 1, 1)))
+    (got, metrics), gradient = measured("ppo")(arguments, np.ones((1, 1, 1), np.float32))
     equal([got, gradient["log_prob"].item()], [loss, slope])
     clipped = [metrics[f"clip_ratio/{side}_mean"] for side in ("low", "high", "region")]
     equal(clipped, [low, high, low + high])
@@ -220,16 +228,12 @@ def test_ppo_by_hand(ratio, advantage, loss, slope, low, high):
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @each_loss
 def test_extreme_ratios_stay_finite(name, advantage):
-    far = np.float32([-1e4, -MAX_LOG_RATIO, 0.0, MAX_LOG_RATIO, 1e4]).reshape(1, 1, 5)
-    zero = np.zeros_like(far)
-    arguments = {
-        "log_prob": far,
-        "old_log_prob": zero,
-        "advantage": zero + np.float32(advantage),
-        "ref_log_prob": zero,
-        "entropy": zero,
-    }
-    loss, gradient = jitted(name)(arguments, REDUCERS["token_mean"](np.ones(far.shape, bool)))
+    mask, arguments = example()
+    extremes = np.float32([-1e4, -MAX_LOG_RATIO, 0.0, MAX_LOG_RATIO, 1e4])
+    arguments = jax.tree.map(np.zeros_like, arguments)
+    arguments["log_prob"] = np.resize(extremes, mask.shape)
+    arguments["advantage"] = np.full(mask.shape, advantage, np.float32)
+    loss, gradient = jitted(name)(arguments, REDUCERS["token_mean"](np.ones_like(mask)))
     assert np.isfinite(loss) and np.isfinite(gradient["log_prob"]).all()
 
 

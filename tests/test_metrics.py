@@ -38,6 +38,7 @@ def test_rows_are_readable_while_the_writer_is_open(tmp_path):
 
 
 def test_resumed_run_has_one_value_for_each_step(tmp_path):
+    """FL-114."""
     with MetricWriter(tmp_path, -1) as writer:
         for step in range(10, 151, 10):
             writer.write(step, {"reward": 1.0})

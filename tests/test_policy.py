@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from stubs import VOCABULARY, network, parameters, same_bits
+from stubs import VOCABULARY, network, parameters, quick_jit, same_bits
 
 from rlcredit.policy import Architecture, transformer
 from rlcredit.types import InputError
 
-LENGTH, DECODED = 9, 3
+LENGTH, DECODED = 8, 3
 SLOTS = LENGTH + DECODED
 ATOL = {"float32": 1e-5, "bfloat16": 5e-2}
 rows = np.random.default_rng(0).integers(0, len(VOCABULARY), (8, SLOTS)).astype(np.int32)
@@ -21,7 +21,8 @@ rows = np.random.default_rng(0).integers(0, len(VOCABULARY), (8, SLOTS)).astype(
 def compiled(dtype="float32", **changes):
     """(params, forward, extend) of a network of two layers."""
     policy, params = network(layers=2, heads=4, kv_heads=2, dtype=dtype, **changes)
-    return policy, params, jax.jit(policy.forward), jax.jit(policy.extend)
+    jit = jax.jit if dtype == "float32" else quick_jit
+    return policy, params, jit(policy.forward), jit(policy.extend)
 
 
 def assert_close(got, wanted, dtype):
@@ -42,15 +43,14 @@ def read_in_chunks(dtype, tokens, start, chunks):
     return jnp.concatenate(hidden, axis=1), cache
 
 
-@pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("dtype", list(ATOL))
+@pytest.mark.parametrize("dtype, batch", [("float32", 1), ("float32", 8), ("bfloat16", 8)])
 def test_reading_in_pieces_equals_one_forward_pass(dtype, batch):  # FL-069, FL-072
     _, params, forward, _ = compiled(dtype)
     tokens, start = rows[:batch], np.zeros(batch, np.int32)
     wanted = forward(params, tokens)[0]
     assert wanted.dtype == dtype and jnp.std(wanted.astype(jnp.float32)) > 0.3
     caches = []
-    for chunks in ((LENGTH,) + (1,) * DECODED, (4, 5) + (1,) * DECODED, (1,) * SLOTS):
+    for chunks in ((LENGTH,) + (1,) * DECODED, (4, 4) + (1,) * DECODED, (1,) * SLOTS):
         hidden, cache = read_in_chunks(dtype, tokens, start, chunks)
         assert_close(hidden, wanted, dtype)
         caches.append(cache)
@@ -62,7 +62,7 @@ def test_reading_in_pieces_equals_one_forward_pass(dtype, batch):  # FL-069, FL-
 @pytest.mark.parametrize("dtype", list(ATOL))
 def test_prompts_at_the_right_edge_equal_rows_at_the_left(dtype):  # FL-063, FL-069
     _, params, forward, _ = compiled(dtype)
-    lengths = np.asarray([1, 4, LENGTH, 2, 3, 5, 6, 8])
+    lengths = np.asarray([1, 4, LENGTH, 2, 3, 5, 6, 7])
     start = (LENGTH - lengths).astype(np.int32)
     aligned = rows.copy()
     for row, left, s in zip(aligned, rows, start, strict=True):
@@ -91,13 +91,13 @@ def test_right_padding_changes_nothing():
 
 
 def test_order_of_tokens_matters():
-    """Without positions the last state would be blind to the order of the tokens before."""
-    _, params, forward, _ = compiled()
+    """One layer without positions would be blind to the order of the tokens before the last."""
+    policy, params = network(layers=1)
     swapped = rows.copy()
     swapped[:, [0, 1]] = rows[:, [1, 0]]
     differ = rows[:, 0] != rows[:, 1]
-    last = forward(params, rows)[0][:, -1] - forward(params, swapped)[0][:, -1]
-    assert (jnp.abs(last).max(axis=-1)[differ] > 1e-3).all() and differ.any()
+    last, other = (quick_jit(policy.forward)(params, each)[0][:, -1] for each in (rows, swapped))
+    assert (jnp.abs(last - other).max(axis=-1)[differ] > 1e-3).all() and differ.any()
 
 
 def test_tied_head_is_the_embedding():
@@ -127,7 +127,7 @@ def test_parameters_are_plain_dicts_of_float32(kind, dtype):
 @pytest.fixture(scope="module")
 def initial():
     policy = transformer(Architecture(10, 16, 1, 2, 1, 2.0, value_head="shared"))
-    return policy, jax.jit(policy.init)
+    return policy, quick_jit(policy.init)
 
 
 def test_init_follows_its_key_and_starts_nearly_uniform_without_value(initial):
@@ -141,25 +141,25 @@ def test_init_follows_its_key_and_starts_nearly_uniform_without_value(initial):
     assert value.shape == rows.shape and not value.any()
 
 
-@pytest.mark.parametrize("kind", ["none", "shared", "separate"])
+@pytest.mark.parametrize("kind", ["shared", "separate"])
 def test_gradients_between_policy_and_critic(kind):
     policy, params = network(value_head=kind)
 
     def both(params):
         hidden, value = policy.forward(params, rows)
         said = jax.nn.log_softmax(hidden @ policy.head(params))[..., 0].sum()
-        return said, jnp.float32(0) if value is None else value.sum()
+        return said, value.sum()
 
-    of_policy, of_value = jax.jit(jax.jacrev(both))(params)
+    of_policy, of_value = quick_jit(jax.jacrev(both))(params)
 
     def size(gradient, *names):
-        return sum(float(jnp.abs(a).sum()) for name in names if name in gradient
-                   for a in jax.tree.leaves(gradient[name]))  # fmt: skip
+        leaves = jax.tree.leaves([gradient[name] for name in names if name in gradient])
+        return sum(float(jnp.abs(leaf).sum()) for leaf in leaves)
 
     assert size(of_policy, "policy") > 0 == size(of_policy, "critic", "value_head")
     assert (size(of_value, "policy") > 0) == (kind == "shared")
     assert (size(of_value, "critic") > 0) == (kind == "separate")
-    assert (size(of_value, "value_head") > 0) == (kind != "none")
+    assert size(of_value, "value_head") > 0
 
 
 def test_grouped_queries_equal_full_attention_with_repeated_keys_and_values():

@@ -10,8 +10,9 @@ from rlcredit.types import Array, Rollout
 def grpo(rollout: Rollout, *, eps: float = 1e-6) -> Array:
     """A[t] = (R - mean_group R) / (std_group R + eps), population std.
 
-    The division weighs problems by 1 / std: those that are nearly always or nearly never solved
-    push as hard as the others, a bias towards them. Shao et al., 2024, arXiv 2402.03300.
+    For large K the division weighs problems by 1 / std: those that are nearly always or nearly
+    never solved push as hard as the others, a bias towards them. Shao et al., 2024, arXiv
+    2402.03300.
 
     Returns: [N, K, T] float32; exactly 0 for a group of equal returns or of one sample.
     """

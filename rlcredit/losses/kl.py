@@ -4,6 +4,10 @@ With d = log_prob - ref_log_prob on tokens sampled from the policy pi, all three
 ref); they differ in variance, and more in the gradient that they have when they stand in a loss,
 where the sampling is not differentiated. J. Schulman, "Approximating KL divergence", 2020; the
 gradients as in Tang and Munos, 2025, arXiv 2506.09477.
+
+What is said below of a loss holds for one token given its prefix. Summed over a sequence it is a
+part of the gradient only: that a token changes which prefixes follow is left out. In the reward,
+with a return to go, k1 gives the whole gradient of the sequence's divergence.
 """
 
 from __future__ import annotations

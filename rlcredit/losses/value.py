@@ -26,11 +26,12 @@ def value_loss(
     constants = jax.lax.stop_gradient((target, old_value))
     value, target, old_value = (jnp.where(mask, a, 0) for a in (value, *constants))
     clipped = old_value + jnp.clip(value - old_value, -clip, clip)
+    outside = jnp.abs(value - old_value) > clip
     error, clipped_error = jnp.square(value - target), jnp.square(clipped - target)
     loss = masked.sum(0.5 * weight * jnp.maximum(error, clipped_error), mask)
     metrics = {
         "value/loss": 0.5 * masked.mean(error, mask),
         "value/mean": masked.mean(value, mask),
-        "value/clip_ratio": masked.mean(clipped_error > error, mask),
+        "value/clip_ratio": masked.mean(outside & (clipped_error > error), mask),
     }
     return loss, metrics

@@ -74,7 +74,10 @@ def read(line: Line, token: Array) -> Line:
 
 
 def allowed(line: Line) -> Array:
-    """[V] bool: the characters that keep the line well formed; no delimiter and no end."""
+    """[V] bool: the characters that keep the line well formed; no delimiter and no end.
+
+    A line of which a part leaves the range of `MAX_MAGNITUDE` becomes invalid all the same.
+    """
     after_number = (line.last == _DIGIT) | (line.last == _CLOSED)
     fresh = (line.last == _START) | (line.last == _OPENED)
     zero_alone = (line.last == _DIGIT) & (line.digits == 1) & (line.factor == 0)
@@ -95,9 +98,11 @@ def allowed(line: Line) -> Array:
 
 
 def complete(line: Line) -> Array:
-    """bool: the line may end here."""
+    """bool: the line may end here, and its value is in range."""
     ended = (line.last == _DIGIT) | (line.last == _CLOSED)
-    return line.valid & (line.depth == 0) & ended
+    last_term, fits = _times(line.product[0], line.factor)
+    fits &= _fits(line.total[0] + last_term)
+    return line.valid & (line.depth == 0) & ended & fits
 
 
 def value(line: Line) -> Array:

@@ -17,6 +17,8 @@ Factor = tuple[int, ...]  # summands; more than one are written in brackets
 
 
 class Term(NamedTuple):
+    """A product with its sign."""
+
     sign: int
     factors: tuple[Factor, ...]
     given: bool = False  # an operand of the problem, not yet taken apart
@@ -75,7 +77,8 @@ def slipping_solution(
     """A solution as an imperfect teacher writes it.
 
     Args:
-      wrong: chance that a step gets one digit of one number wrong; later steps build on it.
+      wrong: chance that a step gets one digit of one number wrong; later steps build on it. A step
+        that writes no new number (5+0 -> 5) cannot go wrong.
       skipped: chance that a step before the last is worked in the head and not written.
     Returns: the written steps; the last one is a number alone, right or not.
     """

@@ -1,0 +1,153 @@
+"""Backward recursions against plain loops, with several episodes in a row."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rollouts
+
+from rlcredit import recurrence
+
+ROWS, LENGTH = 200, 12
+DISCOUNT, LAMBDA = 0.9, 0.7
+equal = functools.partial(np.testing.assert_allclose, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """200 rows of random reward, values, mask and ends; ends lie on chosen tokens."""
+    rng = np.random.default_rng(0)
+    reward, value, following = rng.normal(size=(3, ROWS, LENGTH)).astype(np.float32)
+    mask = rng.random((ROWS, LENGTH)) < 0.7
+    mask[0] = False
+    ends = mask & (rng.random((ROWS, LENGTH)) < 0.25)
+    ends |= np.asarray(recurrence.last_chosen(mask))
+    return {"reward": reward, "value": value, "following": following, "mask": mask, "ends": ends}
+
+
+def episodes(data):
+    """(row, positions of the chosen tokens) of every episode of every row."""
+    for row, (mask, ends) in enumerate(zip(data["mask"], data["ends"], strict=True)):
+        positions = []
+        for t in np.flatnonzero(mask):
+            positions.append(t)
+            if ends[t]:
+                yield row, positions
+                positions = []
+        assert not positions
+
+
+def forwards(data, credit_at):
+    """credit_at(rewards, values, next values of the rest of the episode) at each chosen token."""
+    result = np.zeros((ROWS, LENGTH))
+    for row, positions in episodes(data):
+        for i, t in enumerate(positions):
+            rest = positions[i:]
+            names = ("reward", "value", "following")
+            result[row, t] = credit_at(*(data[name][row, rest].astype(float) for name in names))
+    return result
+
+
+def spoiled(data):
+    return {k: np.where(data["mask"], a, np.nan) if a.dtype != bool else a for k, a in data.items()}
+
+
+def powers(base, count):
+    return base ** np.arange(count)
+
+
+def test_discounted_return_equals_the_loop(data):
+    want = forwards(data, lambda r, v, f: powers(DISCOUNT, len(r)) @ r)
+    d = spoiled(data)
+    got = recurrence.discounted_return(d["reward"], d["mask"], d["ends"], discount=DISCOUNT)
+    equal(got, want)
+
+
+def test_gae_equals_the_loop(data):
+    def credit_at(r, v, f):
+        return powers(DISCOUNT * LAMBDA, len(r)) @ (r + DISCOUNT * f - v)
+
+    d = spoiled(data)
+    arrays = [d[k] for k in ("reward", "value", "following", "mask", "ends")]
+    equal(recurrence.gae(*arrays, discount=DISCOUNT, lambda_=LAMBDA), forwards(data, credit_at))
+
+
+def test_lambda_return_equals_the_loop(data):
+    def credit_at(r, v, f):
+        share = np.array([1 - LAMBDA] * (len(r) - 1) + [1])  # the last bootstrap counts in full
+        return powers(DISCOUNT * LAMBDA, len(r)) @ (r + DISCOUNT * share * f)
+
+    d = spoiled(data)
+    arrays = [d[k] for k in ("reward", "following", "mask", "ends")]
+    got = recurrence.lambda_return(*arrays, discount=DISCOUNT, lambda_=LAMBDA)
+    equal(got, forwards(data, credit_at))
+
+
+def test_all_give_exactly_0_off_the_mask(data):
+    d = spoiled(data)
+    reward, value, following, mask, ends = d.values()
+    both = {"discount": DISCOUNT, "lambda_": LAMBDA}
+    for got in (
+        recurrence.discounted_return(reward, mask, ends, discount=DISCOUNT),
+        recurrence.gae(reward, value, following, mask, ends, **both),
+        recurrence.lambda_return(reward, following, mask, ends, **both),
+    ):
+        assert got.dtype == jnp.float32 and not np.any(got[~mask])
+
+
+def test_gradient_is_finite_and_0_off_the_mask(data):
+    d = spoiled(data)
+
+    def total(reward, value):
+        arrays = (reward, value, d["following"], d["mask"], d["ends"])
+        return recurrence.gae(*arrays, discount=DISCOUNT, lambda_=LAMBDA).sum()
+
+    for gradient in jax.grad(total, argnums=(0, 1))(d["reward"], d["value"]):
+        assert np.isfinite(gradient).all() and not np.any(gradient[~d["mask"]])
+
+
+def test_one_discount_for_each_chosen_token_however_far_apart():
+    mask = np.array([1, 0, 0, 0, 1, 0, 1], bool)
+    reward = np.where(np.arange(7) == 6, 1.0, 0.0)
+    ends = recurrence.last_chosen(mask)
+    got = recurrence.discounted_return(reward, mask, ends, discount=0.5)
+    equal(got, [0.25, 0, 0, 0, 0.5, 0, 1])
+
+
+@pytest.mark.parametrize("initial", [0.0, 2.0])
+def test_reverse_affine_equals_the_loop(initial):
+    x, decay = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
+    want, following = np.zeros((3, 5)), np.full(3, initial)
+    for t in reversed(range(5)):
+        following = want[:, t] = x[:, t] + decay[:, t] * following
+    equal(recurrence.reverse_affine(x, decay, initial), want)
+
+
+def test_last_chosen_is_one_token_or_none():
+    mask = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]], bool)
+    want = [[0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1]]
+    np.testing.assert_array_equal(recurrence.last_chosen(mask), np.array(want, bool))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_next_value_equals_the_loop(seed):
+    rng = np.random.default_rng(seed)
+    rollout = rollouts.random_rollout(rng)
+    value = rollouts.evidence_for(rng, rollout, ["value"])["value"]
+    want = np.zeros(rollout.mask.shape)
+    for row in np.ndindex(rollout.mask.shape[:2]):
+        following = 0 if rollout.terminated[row] else value[row][rollout.length[row]]
+        for t in reversed(np.flatnonzero(rollout.mask[row])):
+            want[row][t], following = following, value[row][t]
+    got = recurrence.next_value(value, rollout.mask, rollout.length, rollout.terminated)
+    np.testing.assert_array_equal(got, want.astype(np.float32))
+
+
+@pytest.mark.parametrize("terminated, final", [(False, 9.0), (True, 0.0)])
+def test_next_value_reads_the_observation_after_the_last_choice(terminated, final):
+    value = np.float32([0, 1, 2, 3, 9, 99])
+    mask = np.array([0, 1, 1, 0, 0], bool)
+    got = recurrence.next_value(value, mask, np.int32(4), np.bool_(terminated))
+    equal(got, [0, 2, final, 0, 0])
