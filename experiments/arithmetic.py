@@ -47,7 +47,7 @@ class Config:
     loss_kwargs: tuple[str, ...] = ()
     reduce: Literal["token_mean", "sequence_mean", "prompt_mean", "constant_length"] = "token_mean"
     whiten: bool = False  # the advantage, over the batch
-    steps: int = 200  # of RL; more than before extends a finished run
+    steps: int = 150  # of RL; more than before extends a finished run
     run_dir: Path | None = None  # default: runs/arithmetic-ADVANTAGE-SEED
     seed: int = 0
     fresh: bool = False  # remove the run that the folder holds
@@ -61,7 +61,7 @@ class Config:
     width: int = 64
     layers: int = 3
     dtype: Literal["float32", "bfloat16"] = "float32"
-    critic: Literal["shared", "separate"] = "separate"  # for rules that ask for `value`
+    critic: Literal["shared", "separate"] = "shared"  # for rules that ask for `value`
 
     warm_steps: int = 3000
     wrong: float = 0.4  # chance that a step of a demonstration is wrong
@@ -70,7 +70,7 @@ class Config:
     samples: int = 8  # of each problem
     temperature: float = 1.0
     legal: bool = False  # let the policy choose among well-formed characters only
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-3  # its peak
     epochs: int = 1
     minibatches: int = 2
     accumulate: int = 8  # micro-batches; on a CPU small ones stay in the cache
@@ -121,7 +121,7 @@ def main(config: Config) -> None:
         state = run_stage(warm, lambda state: pretrain(state, data), state, stop_requested)
         results["warm"] = judge(state)
 
-        optimizer = update.guarded(optax.linear_schedule(0, config.learning_rate, 10))
+        optimizer = update.guarded(update.inverse_sqrt(config.learning_rate))
         state = sharding.replicated(mesh, update.initial_state(state.params, optimizer, rl_key))
         step = sharding.jit_step(mesh, make_train_step(config, parts, collect, optimizer))
         rl = Stage("rl", folder, config.steps, config.evaluate_every, config.checkpoint_every)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import dataclasses
 import fcntl
 import importlib.metadata
@@ -127,6 +128,7 @@ def command_line(main: Callable[[Config], None], presets: dict[str, Config]) -> 
     default = presets[parser.parse_known_args()[0].preset]
     description = sys.modules[main.__module__].__doc__
     config = tyro.cli(type(default), default=default, description=description)
+    _keep_freed_memory()
     try:
         main(config)
     except Stopped as stopped:
@@ -136,6 +138,20 @@ def command_line(main: Callable[[Config], None], presets: dict[str, Config]) -> 
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep what a step frees instead of handing it back to the system.
+
+    Otherwise the buffers of every step are faulted in anew, which took a third of the time of a
+    small training step on a CPU. A C library without these settings is left as it is.
+    """
+    # The numbers are glibc's names: trim threshold, top pad, mmap threshold.
+    settings = {-1: 2**31 - 1, -2: 2**28, -3: 2**25}
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        library = ctypes.CDLL(None)
+        for setting, value in settings.items():
+            library.mallopt(setting, value)
 
 
 def _is_run(folder: Path) -> bool:

@@ -100,6 +100,18 @@ def guarded(
     return optax.apply_if_finite(chain, max_consecutive_errors=_NEVER_GIVE_IN)
 
 
+def inverse_sqrt(peak: float, *, rise: int = 10, plateau: int = 50) -> optax.Schedule:
+    """rate[t] = peak * min(t / rise, 1 / sqrt(1 + t / plateau)).
+
+    It falls without knowing how long the run will be, so that a run can be extended.
+    """
+
+    def rate(count: Array) -> Array:
+        return peak * jnp.minimum(count / rise, jax.lax.rsqrt(1 + count / plateau))
+
+    return rate
+
+
 def check_schedule(schedule: Schedule, problems: int) -> None:
     """Raises: InputError if the problems do not divide into the schedule's pieces."""
     pieces = schedule.minibatches * schedule.accumulate

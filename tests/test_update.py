@@ -22,6 +22,7 @@ from rlcredit.update import (
     check_schedule,
     guarded,
     initial_state,
+    inverse_sqrt,
     make_update,
 )
 
@@ -246,3 +247,9 @@ def test_the_reference_is_a_copy():
         for params in (state.params, state.ref_params)
     )
     assert not mine & theirs
+
+
+def test_the_rate_rises_and_falls_without_an_end():
+    rate = inverse_sqrt(1e-3, rise=10, plateau=50)
+    rates = [float(rate(jnp.int32(count))) for count in (0, 5, 50, 150)]
+    np.testing.assert_allclose(rates, [0, 5e-4, 1e-3 / 2**0.5, 5e-4], rtol=1e-5)
