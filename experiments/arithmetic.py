@@ -8,8 +8,8 @@ learning with a credit rule and a loss of your choice. Each stage is judged on h
     python experiments/arithmetic.py --advantage gae          # PPO with a critic
     python experiments/arithmetic.py --advantage my_module:my_rule --advantage-kwargs beta=0.2
 
-Differs from GRPO as published: the loss is a token mean, and nothing pulls to the reference unless
-`--kl-coef`, or `--loss grpo --reduce sequence_mean`, asks for it.
+Differs from GRPO as published: the loss is a token mean with a small entropy bonus, and nothing
+pulls to the reference unless `--kl-coef`, or `--loss grpo --reduce sequence_mean`, asks for it.
 """
 
 from __future__ import annotations

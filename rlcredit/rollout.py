@@ -96,8 +96,7 @@ def sample(
         return lanes._replace(hidden=hidden[:, 0], cache=cache)
 
     columns = jax.lax.while_loop(running, advance, lanes).columns
-    shape = (*keys.shape, -1)
-    return _rows(task, prompts, lengths, columns, shape, problems, keys)
+    return _rows(task, prompts, lengths, columns, problems, keys)
 
 
 def drop_unscored(rollout: Rollout) -> Rollout:
@@ -224,7 +223,7 @@ def _apply(task, problems, keys, lanes, token, log_prob, legal):
     return lanes, token
 
 
-def _rows(task, prompts, lengths, columns, shape, problems, keys) -> Rollout:
+def _rows(task, prompts, lengths, columns, problems, keys) -> Rollout:
     """Left-align: token t of a row is its t-th prompt token, or what was chosen after it."""
     samples = keys.shape[1]
     lengths = jnp.repeat(lengths, samples)
@@ -257,7 +256,7 @@ def _rows(task, prompts, lengths, columns, shape, problems, keys) -> Rollout:
         problem=None,
         key=None,
     )
-    grouped = jax.tree.map(lambda leaf: leaf.reshape(*shape[:2], *leaf.shape[1:]), rows)
+    grouped = jax.tree.map(lambda leaf: leaf.reshape(*keys.shape, *leaf.shape[1:]), rows)
     return grouped._replace(problem=problems, key=keys)
 
 

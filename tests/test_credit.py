@@ -271,3 +271,18 @@ def test_rules_that_compare_samples_refuse_one(alone, rule):
 
 def test_more_samples_need_no_look():
     check_group_size(bind("grpo", ADVANTAGES, "advantage"), 2, pytest.fail)
+
+
+def test_providers_of_one_pass_share_it_in_a_jitted_step(rollout):
+    """The compiled program of two providers does hardly more work than that of one."""
+
+    def work(*names):
+        def collected(params, rollout):
+            context = Context(POLICY, params, PARAMS, tape(), HOW)
+            return measure(names, context, rollout, jax.random.key(0))[0]
+
+        return jax.jit(collected).lower(PARAMS, rollout).compile().cost_analysis()["flops"]
+
+    one = work("value")
+    assert work("value", "entropy") < 1.5 * one
+    assert work("value", "ref_log_prob") > 1.5 * one  # another network's pass is not shared
