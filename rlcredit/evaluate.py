@@ -12,10 +12,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rlcredit import masked
+from rlcredit import masked, recurrence
 from rlcredit.kernels.token_log_prob import logits
-from rlcredit.rollout import sample
-from rlcredit.types import Array, InputError, Policy, PyTree, Rollout, Sampling, Task, TrainState
+from rlcredit.rollout import ALL_AT_ONCE, sample
+from rlcredit.types import (
+    Array,
+    InputError,
+    Layout,
+    Policy,
+    PyTree,
+    Rollout,
+    Sampling,
+    Task,
+    TrainState,
+)
 
 
 class Report(NamedTuple):
@@ -27,6 +37,7 @@ class Report(NamedTuple):
     entropy: Array  # nats per chosen token
     kl: Array  # nats per chosen token, KL(policy || reference) over the whole vocabulary
     mean_length: Array  # chosen tokens per episode
+    feedback: Array  # [F] what the episodes' last tokens were given, by channel of the task
 
 
 def pass_at_k(correct: Array, samples: int, k: int) -> Array:
@@ -58,12 +69,10 @@ def make_evaluate(
     k: int,
     sampling: Sampling,
     seed: int = 0,
-    place: Callable[[PyTree], PyTree] = lambda problems: problems,
+    layout: Layout = ALL_AT_ONCE,
 ) -> Callable[[PyTree, PyTree], Report]:
     """A pure `evaluate(params, ref_params) -> Report`; `seed` fixes the problems and the keys.
 
-    Args:
-      place: spreads leaves [problems, ...] over devices; see `sharding.over_problems`.
     Raises: InputError if there are not that many held-out problems, or k > samples.
     """
     if k > samples:
@@ -72,10 +81,9 @@ def make_evaluate(
     keys = jax.random.split(jax.random.key(seed), problems)
 
     def evaluate(params: PyTree, ref_params: PyTree) -> Report:
-        placed = place((held_out, keys))
-
         def episodes(count: int, how: Sampling) -> Rollout:
-            return sample(policy, params, task, *placed, samples=count, sampling=how)
+            where = {"samples": count, "sampling": how, "layout": layout}
+            return sample(policy, params, task, held_out, keys, **where)[0]
 
         sampled = episodes(samples, sampling)
         greedy = episodes(1, sampling._replace(greedy=True))
@@ -88,6 +96,7 @@ def make_evaluate(
             entropy=entropy,
             kl=kl,
             mean_length=jnp.mean(masked.count(sampled.mask, axis=-1)),
+            feedback=_last_feedback(sampled),
         )
 
     return evaluate
@@ -97,22 +106,25 @@ def make_judge(
     policy: Policy,
     task: Task,
     sampling: Sampling,
-    place: Callable[[PyTree], PyTree],
+    layout: Layout,
     *,
     k: int = 8,
     problems: int = 256,
 ) -> Callable[[TrainState], dict[str, float]]:
-    """`evaluate` of a state, jitted and as plain numbers under the names that logs use.
+    """`evaluate` of a state, jitted and as plain numbers under the names that logs use; a channel
+    of feedback is `feedback/NAME`.
 
     Takes 2k samples of each problem, so that pass@k has less variance than from k alone.
     """
     sizes = {"problems": problems, "samples": 2 * k, "k": k}
-    evaluate = jax.jit(make_evaluate(policy, task, **sizes, sampling=sampling, place=place))
+    evaluate = jax.jit(make_evaluate(policy, task, **sizes, sampling=sampling, layout=layout))
     names = ("pass@1", f"pass@{k}", "greedy", "entropy", "kl", "mean_length")
 
     def judge(state: TrainState) -> dict[str, float]:
-        report = jax.device_get(evaluate(state.params, state.ref_params))
-        return dict(zip(names, map(float, report), strict=True))
+        *numbers, feedback = jax.device_get(evaluate(state.params, state.ref_params))
+        channels = (f"feedback/{name}" for name in task.feedback)
+        named = zip((*names, *channels), (*numbers, *feedback), strict=True)
+        return {name: float(value) for name, value in named}
 
     return judge
 
@@ -130,6 +142,14 @@ def trade_off(before: dict[str, float], after: dict[str, float], k: int) -> str 
 def _solved(rollout: Rollout) -> Array:
     """[N, K] bool: the return is positive."""
     return masked.sum(rollout.reward, rollout.mask, axis=-1) > 0
+
+
+def _last_feedback(rollout: Rollout) -> Array:
+    """[F] mean over the episodes of the feedback at their last chosen token."""
+    if rollout.feedback is None:
+        return jnp.zeros(0)
+    last = recurrence.last_chosen(rollout.mask)[..., None]
+    return jnp.mean(jnp.sum(jnp.where(last, rollout.feedback, 0), axis=2), axis=(0, 1))
 
 
 def _divergence(policy, params, ref_params, rollout, sampling) -> tuple[Array, Array]:

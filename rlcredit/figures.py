@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -14,59 +15,64 @@ from rlcredit.types import Array, InputError, Rollout, Task
 
 STAGES = {"start": "before warm start", "warm": "after warm start", "rl": "after RL"}
 
-Results = dict[str, dict[str, float]]  # stages, and `seconds`, `tokens_per_second` of each
+Results = dict[str, dict[str, float]]  # by stage, and `seconds`, `tokens_per_second` of each
+Runs = dict[str, Path]  # RL stages of a results table, and their folders
 
 
-def conclude(folder: Path, results: Results, episodes: str, title: str, k: int = 8) -> None:
-    """Writes `result.json`, `samples.txt` and `curves.png`, and prints the table.
+def conclude(
+    folder: Path,
+    results: Results,
+    episodes: str,
+    title: str,
+    runs: Runs,
+    feedback: tuple[str, ...] = (),
+) -> None:
+    """Writes `result.json`, `samples.txt` and `curves.png`, and prints the table, with the given
+    channels of feedback.
 
-    Says so where pass@1 and pass@k moved apart between the warm start and the end.
+    Says so where pass@1 and pass@8 moved apart between the warm start and the end of a run.
     """
     run.write_json(folder / "result.json", results)
     run.write_text(folder / "samples.txt", episodes)
-    print_results(results)
-    print(learning_curves(folder, title))
-    if apart := evaluate.trade_off(results["warm"], results["rl"], k):
-        print(apart)
+    print_results(results, feedback)
+    print(learning_curves(runs, folder / "curves.png", title))
+    for name in runs:
+        if apart := evaluate.trade_off(results["warm"], results[name], k=8):
+            print(apart if len(runs) == 1 else f"{name}: {apart}")
 
 
-def print_results(results: Results) -> None:
-    """One row a stage."""
+def print_results(results: Results, feedback: tuple[str, ...] = ()) -> None:
+    """One row a stage; of the channels of feedback those that are named."""
     seconds, rates = results["seconds"], results["tokens_per_second"]
-    columns = list(results[next(iter(STAGES))])
+    stages = {name: own for name, own in results.items() if own is not seconds and own is not rates}
+    columns = [name for name in results["start"] if not name.startswith("feedback/")]
+    columns += [f"feedback/{name}" for name in feedback]
     table = Table()
-    for heading in ("", *columns, "tokens/s", "seconds"):
+    for heading in ("", *(name.rpartition("/")[2] for name in columns), "tokens/s", "seconds"):
         table.add_column(heading, justify="right" if heading else "left")
-    for key, title in STAGES.items():
-        numbers = [f"{results[key][column]:.3f}" for column in columns]
-        cost = [f"{rates[key]:.0f}", f"{seconds[key]:.0f}"] if key in seconds else ["", ""]
-        table.add_row(title, *numbers, *cost)
+    for name, own in stages.items():
+        numbers = [f"{own[column]:.3f}" for column in columns]
+        cost = [f"{rates[name]:.0f}", f"{seconds[name]:.0f}"] if name in seconds else ["", ""]
+        table.add_row(STAGES.get(name, f"after RL, {name}"), *numbers, *cost)
     # Wider than a pipe's 80 columns, so that a log keeps whole numbers.
     Console(width=None if Console().is_terminal else 120).print(table)
 
 
-def learning_curves(folder: Path, title: str) -> str:
-    """Writes `curves.png` from the rows of `metrics.jsonl`; says where, or what is missing."""
+def learning_curves(runs: Runs, path: Path, title: str) -> str:
+    """Draws the rows of `metrics.jsonl` of each run; says where, or what is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return "no curves.png: matplotlib is missing, install the extra rlcredit[plots]"
-    rows = read_rows(folder)
+        return f"no {path.name}: matplotlib is missing, install the extra rlcredit[plots]"
     figure = Figure(figsize=(10, 3.2), layout="constrained")
-    success, entropy, length = figure.subplots(1, 3)
-    _curve(success, rows, "reward", "reward in training", color="0.75")
-    _curve(success, rows, "eval/pass@1", "pass@1 held out", marker=".")
-    names = sorted({name for row in rows for name in row if name.startswith("eval/pass@")})
-    for name in names[1:]:
-        _curve(success, rows, name, f"{name.removeprefix('eval/')} held out", marker=".")
-    success.set_ylim(0, 1)
-    _curve(entropy, rows, "entropy", "entropy, nats per token")
-    _curve(length, rows, "completions/mean_length", "chosen tokens per episode")
-    for axes in (success, entropy, length):
+    panels = figure.subplots(1, 3)
+    for number, (name, folder) in enumerate(runs.items()):
+        _draw_run(panels, read_rows(folder), name if len(runs) > 1 else "", f"C{number}")
+    panels[0].set_ylim(0, 1)
+    for axes in panels:
         axes.set_xlabel("step")
         axes.legend(fontsize=8)
     figure.suptitle(title)
-    path = folder / "curves.png"
     try:
         figure.savefig(path, dpi=120)
     except OSError as error:
@@ -87,6 +93,21 @@ def episodes_with_credit(task: Task, rollout: Rollout, advantage: Array, problem
         lines += [f"  {task.text(tokens[row, [t]]):>3} {credit[row, t]:+.4f}" for t in chosen]
         episodes.append("\n".join(lines))
     return "\n\n".join(episodes) + "\n"
+
+
+def _draw_run(panels, rows: list[dict], name: str, color: str) -> None:
+    """Success, entropy and length of one run; a name is needed where there are several."""
+    success, entropy, length = panels
+    before = f"{name}: " if name else ""
+    if not name:  # rewards of different tasks do not compare
+        _curve(success, rows, "reward", "reward in training", color="0.75")
+    styles = itertools.cycle(({"marker": "."}, {"marker": ".", "linestyle": ":"}))
+    for key in sorted({key for row in rows for key in row if key.startswith("eval/pass@")}):
+        label = f"{before}{key.removeprefix('eval/')} held out"
+        _curve(success, rows, key, label, color=color, **next(styles))
+    _curve(entropy, rows, "entropy", f"{before}entropy, nats per token", color=color)
+    key = "completions/mean_length"
+    _curve(length, rows, key, f"{before}chosen tokens per episode", color=color)
 
 
 def _curve(axes, rows: list[dict], name: str, label: str, **style) -> None:

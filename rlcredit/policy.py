@@ -4,8 +4,8 @@ Decoder-only: RMSNorm before each sublayer, rotary positions, grouped-query atte
 or untied head. The network is authored with `flax.nnx` and leaves this file as pure functions of
 plain nested dicts: merging a dict into the graph costs nothing inside a jitted function.
 
-One function attends, for whole sequences and for decoding: a query in slot q of a row that starts
-in slot s sees the slots s..q. A full forward pass is the case s = 0 without a cache.
+One function attends, for whole sequences and for decoding: position t of a row lies in slot t of
+its cache and sees the slots 0..t. A full forward pass is the case without a cache.
 """
 
 from __future__ import annotations
@@ -66,10 +66,9 @@ def transformer(architecture: Architecture) -> Policy:
         return [(empty, empty)] * architecture.layers
 
     def extend(
-        params: PyTree, cache: Cache, tokens: Array, slot: Array | int, start: Array
+        params: PyTree, cache: Cache | None, tokens: Array, slot: Array
     ) -> tuple[Array, Cache]:
-        trunk = nnx.merge(graph, params).policy
-        return trunk.extend(tokens, cache, slot, start)
+        return nnx.merge(graph, params).policy.extend(tokens, cache, slot)
 
     return Policy(
         init=init,
@@ -116,24 +115,25 @@ class _Trunk(nnx.Module):
         )
 
     def __call__(self, tokens: Array) -> Array:
-        return self.extend(tokens, None, 0, jnp.zeros(1, jnp.int32))[0]
+        return self.extend(tokens, None, jnp.zeros(1, jnp.int32))[0]
 
-    def extend(
-        self, tokens: Array, cache: Cache | None, slot: Array | int, start: Array
-    ) -> tuple[Array, Cache]:
-        """Hidden states [B, S, H] of tokens in slots slot..slot+S-1, and the cache with them."""
-        slots = slot + jnp.arange(tokens.shape[1])[None]
-        rotation = _rotation(slots - start[:, None], self.blocks[0].head_width)
+    def extend(self, tokens: Array, cache: Cache | None, slot: Array) -> tuple[Array, Cache]:
+        """Hidden states [B, S, H] of tokens in slots slot..slot+S-1, and the cache with them.
+
+        Without a cache they are all there is, and the cache that comes out has S slots. What lies
+        beyond the last slot is not written.
+        """
+        slots = slot[:, None] + jnp.arange(tokens.shape[1])[None]  # [B or 1, S]
+        rotation = _rotation(slots, self.blocks[0].head_width)
         seen = jnp.arange(tokens.shape[1] if cache is None else cache[0][0].shape[1])
-        seen = seen[None, None]
-        visible = (seen >= start[:, None, None]) & (seen <= slots[..., None])  # [B, S, slots]
+        visible = seen[None, None] <= slots[..., None]  # [B or 1, S, slots]
         # Undoes the small rows that a tied head wants, so that a block adds to, not drowns, them.
         scale = self.embedding[...].shape[1] ** 0.5
         hidden = (self.embedding[...][tokens] * scale).astype(self.dtype)
         new_cache = []
         for layer, block in enumerate(self.blocks):
             layer_cache = None if cache is None else cache[layer]
-            hidden, layer_cache = block(hidden, rotation, visible, layer_cache, slot)
+            hidden, layer_cache = block(hidden, rotation, visible, layer_cache, slots)
             new_cache.append(layer_cache)
         return self.norm(hidden), new_cache
 
@@ -163,14 +163,14 @@ class _Block(nnx.Module):
         rotation: tuple[Array, Array],
         visible: Array,
         cache: tuple[Array, Array] | None,
-        slot: Array | int,
+        slots: Array,
     ) -> tuple[Array, tuple[Array, Array]]:
-        attended, cache = self._attend(self.attention_norm(hidden), rotation, visible, cache, slot)
+        attended, cache = self._attend(self.attention_norm(hidden), rotation, visible, cache, slots)
         hidden = hidden + attended
         gate, up = jnp.split(_apply(self.gate_and_up, self.mlp_norm(hidden)), 2, axis=-1)
         return hidden + _apply(self.down, jax.nn.silu(gate) * up), cache
 
-    def _attend(self, x, rotation, visible, cache, slot):
+    def _attend(self, x, rotation, visible, cache, slots):
         batch, length, width = x.shape
         split = (width, width + self.kv_heads * self.head_width)
         query, key, value = jnp.split(_apply(self.query_key_value, x), split, axis=-1)
@@ -178,9 +178,10 @@ class _Block(nnx.Module):
         key, value = (a.reshape(batch, length, self.kv_heads, -1) for a in (key, value))
         query, key = _rotate(query, rotation), _rotate(key, rotation)
         if cache is not None:
-            write = jax.lax.dynamic_update_slice_in_dim
+            row = jnp.arange(batch)[:, None]
             key, value = (
-                write(old, new, slot, 1) for old, new in zip(cache, (key, value), strict=True)
+                old.at[row, slots].set(new, unique_indices=True, indices_are_sorted=True)
+                for old, new in zip(cache, (key, value), strict=True)
             )
         scores = jnp.einsum("bqkgd,bskd->bkgqs", query, key, preferred_element_type=jnp.float32)
         scores = jnp.where(visible[:, None, None], scores * self.head_width**-0.5, -1e30)

@@ -7,6 +7,7 @@ wrong in known ways.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,8 +17,9 @@ import numpy as np
 import optax
 
 from rlcredit import masked
+from rlcredit.episode import Position, play_one
 from rlcredit.score import score
-from rlcredit.types import Array, InputError, Policy, Sampling, Task, TrainState
+from rlcredit.types import Array, InputError, Policy, PyTree, Sampling, Task, TrainState
 from rlcredit.update import guarded
 
 
@@ -29,9 +31,12 @@ class Demonstrations(NamedTuple):
 
 
 def demonstrations(
-    task: Task, wrong: float, skipped: float, *, count: int = 20_000, seed: int = 0
+    task: Task, wrong: float, skipped: float = 0.0, *, count: int = 20_000, seed: int = 0
 ) -> Demonstrations:
-    """Solutions of `count` training problems; made on the host, the same for the same seed.
+    """Episodes of a teacher on `count` training problems, the same for the same seed.
+
+    The teacher is the task's `demonstrate`, or its `expert` who takes another legal token with
+    chance `wrong` at every choice.
 
     Args:
       wrong, skipped: chance per step of a slip, and of a step that is not written down.
@@ -39,18 +44,15 @@ def demonstrations(
     """
     if count < 1 or not (0 <= wrong <= 1 and 0 <= skipped <= 1):
         raise InputError(f"demonstrations: {count=} >= 1, {wrong=} and {skipped=} in [0, 1] needed")
-    problems = jax.jit(jax.vmap(task.draw))(jax.random.split(jax.random.key(seed), count))
-    prompts, lengths = jax.device_get(jax.jit(jax.vmap(task.prompt))(problems))
-    solutions = task.demonstrate(problems, np.random.default_rng(seed), wrong, skipped)
-    tokens = np.zeros((count, task.prompt_capacity + task.horizon), np.int32)
-    mask = np.zeros(tokens.shape, bool)
-    for row, (prompt, length, solution) in enumerate(zip(prompts, lengths, solutions, strict=True)):
-        # A slip can make a solution longer than any right one; its tail is then not learned.
-        kept = solution[: task.horizon]
-        end = length + len(kept)
-        tokens[row, :length], tokens[row, length:end] = prompt[:length], kept
-        mask[row, length:end] = True
-    return Demonstrations(jnp.asarray(tokens), jnp.asarray(mask))
+    key = jax.random.key(seed)
+    problems = jax.jit(jax.vmap(task.draw))(jax.random.split(key, count))
+    keys = jax.random.split(jax.random.fold_in(key, count), count)
+    if task.demonstrate is None:
+        rows = jax.jit(functools.partial(_slipping_expert, task, wrong))(problems, keys)
+    else:
+        solutions = task.demonstrate(problems, np.random.default_rng(seed), wrong, skipped)
+        rows = jax.jit(functools.partial(_written, task))(problems, keys, _padded(task, solutions))
+    return Demonstrations(rows.token, rows.mask & (rows.token != 0))
 
 
 def warm_start_optimizer(steps: int) -> optax.GradientTransformation:
@@ -90,3 +92,39 @@ def make_pretrain_step(
         return state._replace(params=params, opt_state=opt_state, step=state.step + 1), metrics
 
     return step
+
+
+def _slipping_expert(task: Task, wrong: float, problems: PyTree, keys: Array) -> Position:
+    """The task's expert, who takes another legal token with chance `wrong`."""
+
+    def choose(problem: PyTree, state: PyTree, number: Array, key: Array) -> Array:
+        del number
+        slip_key, other_key = jax.random.split(key)
+        right = task.expert(problem, state)
+        others = task.legal(problem, state).at[right].set(False)
+        other = jax.random.categorical(other_key, jnp.where(others, 0.0, -jnp.inf))
+        slips = jax.random.bernoulli(slip_key, wrong) & jnp.any(others)
+        return jnp.where(slips, other, right)
+
+    return jax.vmap(lambda *episode: play_one(task, *episode, choose)[1])(problems, keys)
+
+
+def _written(task: Task, problems: PyTree, keys: Array, solutions: Array) -> Position:
+    """Solutions [D, horizon] that a teacher wrote in advance."""
+
+    def one(problem: PyTree, key: Array, solution: Array) -> Position:
+        def choose(problem: PyTree, state: PyTree, number: Array, key: Array) -> Array:
+            return solution[number]
+
+        return play_one(task, problem, key, choose)[1]
+
+    return jax.vmap(one)(problems, keys, solutions)
+
+
+def _padded(task: Task, solutions: list[list[int]]) -> Array:
+    """[D, horizon]; a slip can make a solution longer than any right one, its tail is dropped."""
+    rows = np.zeros((len(solutions), task.horizon), np.int32)
+    for row, solution in zip(rows, solutions, strict=True):
+        kept = solution[: task.horizon]
+        row[: len(kept)] = kept
+    return jnp.asarray(rows)

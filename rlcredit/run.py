@@ -53,7 +53,7 @@ def open_run(
 
     Args:
       folder: new, empty, or that of an earlier run of the same configuration, to be resumed.
-      config: a dataclass.
+      config: a dataclass; the fields of dataclasses in it count as its own.
       fresh: remove all that is in the folder of an earlier run.
       ignore: fields that may differ from those of the earlier run.
     Raises: InputError where the folder cannot be written, is in use, belongs to something else, or
@@ -68,7 +68,7 @@ def open_run(
                 _clear(folder)
             _refuse_other_config(folder, config, ignore)
             write_json(folder / VERSIONS, _versions())
-            write_json(folder / CONFIG, dataclasses.asdict(config))  # last: it makes it a run
+            write_json(folder / CONFIG, _settings(config))  # last: it makes it a run
         except OSError as error:
             raise InputError(f"cannot use {folder} as run folder: {error.strerror}") from error
         yield folder
@@ -116,8 +116,8 @@ def command_line(main: Callable[[Config], None], presets: dict[str, Config]) -> 
     """Reads the flags of an experiment and runs `main(config)`.
 
     `--preset NAME` chooses what the other flags start from, by default the first of `presets`. The
-    configuration is a dataclass with a field `preset`; the help opens with the docstring of the
-    module of `main`.
+    configuration is a dataclass with a field `preset`; the fields of a dataclass in it are flags
+    like its own. The help opens with the docstring of the module of `main`.
 
     Exits with status 0 where the user asked to stop and all is saved, 1 and one line where the
     input cannot be used or a file cannot be read or written, 2 where a flag is wrong, 130 where the
@@ -127,7 +127,8 @@ def command_line(main: Callable[[Config], None], presets: dict[str, Config]) -> 
     parser.add_argument("--preset", choices=list(presets), default=next(iter(presets)))
     default = presets[parser.parse_known_args()[0].preset]
     description = sys.modules[main.__module__].__doc__
-    config = tyro.cli(type(default), default=default, description=description)
+    flat = (tyro.conf.OmitArgPrefixes,)
+    config = tyro.cli(type(default), default=default, description=description, config=flat)
     _keep_freed_memory()
     try:
         main(config)
@@ -190,11 +191,21 @@ def _clear(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def _settings(config: Any) -> dict[str, Any]:
+    """Fields by name; those of a dataclass in a field stand beside the others, as its flags do."""
+    settings = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        nested = dataclasses.is_dataclass(value)
+        settings |= _settings(value) if nested else {field.name: value}
+    return settings
+
+
 def _refuse_other_config(folder: Path, config: Any, ignore: tuple[str, ...]) -> None:
     if not (folder / CONFIG).exists():
         return
     old = _read_json(folder / CONFIG)
-    new = json.loads(_json(dataclasses.asdict(config)))
+    new = json.loads(_json(_settings(config)))
     differing = [
         f"{name} was {old.get(name, 'absent')!r} and is {new.get(name, 'absent')!r}"
         for name in dict.fromkeys([*new, *old])

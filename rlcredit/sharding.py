@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -41,9 +42,42 @@ def over_problems(mesh: Mesh, tree: PyTree) -> PyTree:
 
     Raises: InputError if N is not a multiple of the number of devices.
     """
+    _check_divides(mesh, tree)
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+    return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, sharding), tree)
+
+
+def each_device(
+    mesh: Mesh | None, function: Callable, shared: PyTree, *own: PyTree
+) -> tuple[PyTree, PyTree]:
+    """`function(shared, *own) -> (results, totals)` on each device with its share of the problems.
+
+    Devices do not wait for one another inside `function`.
+
+    Args:
+      own: leaves [N, ...]; None for `mesh` calls the function once on all of them.
+    Returns: results with leaves [N, ...], and totals, scalars summed over the devices.
+    Raises: InputError if N is not a multiple of the number of devices.
+    """
+    if mesh is None:
+        return function(shared, *own)
+    _check_divides(mesh, own)
+
+    def with_an_axis(shared: PyTree, *own: PyTree) -> tuple[PyTree, PyTree]:
+        results, totals = function(shared, *own)
+        return results, jax.tree.map(lambda total: total[None], totals)
+
+    split = PartitionSpec(AXIS)
+    specs = (PartitionSpec(), *[split] * len(own))
+    mapped = jax.shard_map(
+        with_an_axis, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False
+    )
+    results, totals = mapped(shared, *own)
+    return results, jax.tree.map(lambda total: jnp.sum(total, axis=0), totals)
+
+
+def _check_divides(mesh: Mesh, tree: PyTree) -> None:
     count = int(np.prod(list(mesh.shape.values())))
     for leaf in jax.tree.leaves(tree):
         if leaf.shape[0] % count:
             raise InputError(f"{leaf.shape[0]} problems do not divide over {count} devices")
-    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-    return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, sharding), tree)

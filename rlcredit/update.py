@@ -21,7 +21,16 @@ from rlcredit.losses import kl_loss, value_loss
 from rlcredit.losses.kl import Estimator
 from rlcredit.losses.reducers import Reducer
 from rlcredit.score import score
-from rlcredit.types import Array, InputError, Policy, PyTree, Rollout, Sampling, TrainState
+from rlcredit.types import (
+    Array,
+    InputError,
+    Policy,
+    PyTree,
+    Rollout,
+    Sampling,
+    TrainState,
+    owned,
+)
 
 # More failures in a row than any run has steps: apply_if_finite must never give in.
 _NEVER_GIVE_IN = 2**31 - 1
@@ -71,12 +80,15 @@ def initial_state(
 
 
 def make_batch(rollout: Rollout, credit: Credit, evidence: dict[str, Array]) -> Batch:
-    """The batch of a rollout; evidence that is not per token stays with the rule it was for."""
+    """The batch of a rollout; evidence that is not per token stays with the rule it was for.
+
+    The mask is that of each row's own tokens: one that rows of a tree share is learned from once.
+    """
     per_token = {name: e for name, e in evidence.items() if e.shape == rollout.mask.shape}
     value = evidence.get("value")
     return Batch(
         tokens=rollout.tokens,
-        mask=rollout.mask,
+        mask=owned(rollout),
         old_log_prob=rollout.log_prob,
         advantage=credit.advantage,
         target=credit.target,

@@ -40,6 +40,9 @@ def random_rollout(rng, problems=4, samples=3, length=12) -> Rollout:
         terminated=terminated,
         truncated=~terminated | (rng.random(shape[:2]) < 0.2),
         legal=None,
+        feedback=None,
+        parent=np.broadcast_to(np.arange(samples, dtype=np.int32), shape[:2]),
+        branch_at=np.zeros(shape[:2], np.int32),
         problem=np.arange(problems, dtype=np.int32),
         key=jax.random.split(jax.random.key(int(rng.integers(2**31))), shape[:2]),
     )

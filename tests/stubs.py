@@ -99,6 +99,58 @@ def _prompt(problem: Script) -> tuple[Array, Array]:
     return row.astype(jnp.int32), problem.prompt_length
 
 
+class Talk(NamedTuple):
+    """A problem of `talk`."""
+
+    prompt_length: Array
+    limit: Array  # the task truncates after so many choices
+
+
+LONGEST_ANSWER = 3
+
+
+def talk(horizon: int = 20) -> Task:
+    """A task that answers every choice by chance: 0 to 3 tokens, and a reward that says how many.
+
+    It answers the last choice too; only where it truncates is the answer read.
+    """
+
+    def step(problem: Talk, state: Array, token: Array, key: Array) -> Transition:
+        drawn = jax.random.randint(key, (), 0, LONGEST_ANSWER + 1)
+        place = jnp.arange(LONGEST_ANSWER)
+        answer = jnp.where(place < drawn, 1 + (state[1] + place + drawn) % 6, 0)
+        count = state[0] + 1
+        return Transition(
+            state=jnp.stack([count, (state[1] + token + drawn) % 97]),
+            reward=drawn + token / 16,
+            terminated=token == VOCABULARY.index("$"),
+            truncated=count == problem.limit,
+            step_ended=token == VOCABULARY.index(";"),
+            turn_ended=drawn > 0,
+            observation=answer.astype(jnp.int32),
+            feedback=jnp.stack([drawn, token]).astype(jnp.float32),
+        )
+
+    return tape()._replace(
+        name="talk",
+        horizon=horizon,
+        draw=lambda key: jax.tree.map(lambda leaf: leaf[0], talks(1)),
+        prompt=_prompt,
+        start=lambda problem: jnp.zeros(2, jnp.int32),
+        step=step,
+        legal=lambda problem, state: jnp.arange(len(VOCABULARY)) > state[1] % 2,
+        fingerprint=lambda problem, state: state[1].astype(jnp.uint32),
+        observation_capacity=LONGEST_ANSWER,
+        feedback=("drawn", "token"),
+    )
+
+
+def talks(count: int, limits=(-1, 3, 5)) -> Talk:
+    """Problems with prompts of 1 to 4 tokens and these limits in turn."""
+    number = jnp.arange(count)
+    return Talk(1 + number % CAPACITY, jnp.asarray(limits)[number % len(limits)])
+
+
 def network(vocabulary: int = len(VOCABULARY), seed: int = 0, **changes) -> tuple[Policy, PyTree]:
     """A tiny transformer and parameters for it."""
     sizes = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "hidden_factor": 2.0}

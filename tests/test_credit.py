@@ -34,7 +34,9 @@ def score(params, rollout):
 def run(samples, sampling=HOW):
     keys = jax.random.split(jax.random.key(0), N)
     return quick_jit(
-        lambda: sample(POLICY, PARAMS, tape(), PROBLEMS, keys, samples=samples, sampling=sampling)
+        lambda: sample(POLICY, PARAMS, tape(), PROBLEMS, keys, samples=samples, sampling=sampling)[
+            0
+        ]
     )()
 
 
@@ -184,9 +186,13 @@ def test_greedy_return_is_that_of_greedy_sampling(collect, rollout):
 
 
 def test_prices_count_tokens(collect, rollout):
-    greedy = int(run(1, HOW._replace(greedy=True)).mask.sum())
+    greedy = run(1, HOW._replace(greedy=True))
+    chosen = int(greedy.mask.sum())
+    prompts = int(greedy.length.sum()) - chosen
     scored = 3 * int(rollout.length.sum())  # value, ref_log_prob and entropy, each in full
-    assert Price(*map(int, collect(rollout, OTHER)[1])) == Price(greedy, scored, greedy)
+    steps = greedy.mask.shape[0] * int(greedy.mask.sum(axis=-1).max())
+    wanted = Price(chosen, prompts + scored, chosen, steps, steps - chosen)
+    assert Price(*map(int, collect(rollout, OTHER)[1])) == wanted
 
 
 def test_evidence_is_measured_once_however_often_it_is_asked_for():

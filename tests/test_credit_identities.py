@@ -142,6 +142,9 @@ def enumerated(problems, samples, values):
         terminated=np.ones(drawn.shape, bool),
         truncated=np.zeros(drawn.shape, bool),
         legal=None,
+        feedback=None,
+        parent=None,
+        branch_at=None,
         problem=None,
         key=None,
     )

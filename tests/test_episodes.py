@@ -27,9 +27,9 @@ class Recorder:
             self.slots.append(slots)
             return self.policy.init_cache(batch, slots)
 
-        def extend(params, cache, tokens, slot, start):
-            jax.debug.callback(self.written.append, slot + tokens.shape[1])
-            return self.policy.extend(params, cache, tokens, slot, start)
+        def extend(params, cache, tokens, slot):
+            jax.debug.callback(self.written.append, jnp.max(slot) + tokens.shape[1])
+            return self.policy.extend(params, cache, tokens, slot)
 
         return self.policy._replace(init_cache=init_cache, extend=extend)
 
@@ -43,7 +43,8 @@ def follow():
     @quick_jit
     def run(problems, keys):
         how = Sampling(legal=True)
-        return sample(recorder.wrapped(), params, tape(), problems, keys, samples=2, sampling=how)
+        policy = recorder.wrapped()
+        return sample(policy, params, tape(), problems, keys, samples=2, sampling=how)[0]
 
     def call(problems):
         recorder.written.clear()

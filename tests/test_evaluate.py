@@ -10,7 +10,7 @@ import pytest
 from stubs import network, parameters, quick_jit, scripts, tape
 
 from rlcredit.evaluate import make_evaluate, make_judge, pass_at_k, trade_off
-from rlcredit.rollout import sample
+from rlcredit.rollout import ALL_AT_ONCE, sample
 from rlcredit.tasks import TASKS
 from rlcredit.types import InputError, Sampling, TrainState
 
@@ -81,7 +81,7 @@ def test_pass_at_k_keeps_the_shape_and_refuses_other_k():
 @pytest.fixture(scope="module")
 def judge():
     """`judge(ref_params)`: what is said of PARAMS."""
-    inner = make_judge(POLICY, TASK, HOW, lambda problems: problems, k=K, problems=6)
+    inner = make_judge(POLICY, TASK, HOW, ALL_AT_ONCE, k=K, problems=6)
     return lambda ref_params: inner(TrainState(PARAMS, ref_params, None, None, None))
 
 
@@ -90,7 +90,7 @@ def test_report_counts_what_was_solved(judge):
 
     @quick_jit
     def run():
-        return sample(POLICY, PARAMS, TASK, problems, keys, samples=SAMPLES, sampling=HOW)
+        return sample(POLICY, PARAMS, TASK, problems, keys, samples=SAMPLES, sampling=HOW)[0]
 
     rows = run()
     tokens = np.asarray(jnp.sum(jnp.where(rows.mask, rows.tokens, 0), axis=-1))

@@ -1,34 +1,26 @@
 """Every credit rule and every loss trains for two steps."""
 
 import dataclasses
-import functools
-import runpy
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import stubs
 
-from rlcredit import sharding, update
+from rlcredit import sharding, train, update
 from rlcredit.advantages import ADVANTAGES
 from rlcredit.losses import LOSSES
+from rlcredit.tasks import TASKS
+from rlcredit.train import Training
 
-EXPERIMENT = runpy.run_path(str(Path(__file__).parent.parent / "experiments" / "arithmetic.py"))
-SMALL = dataclasses.replace(
-    EXPERIMENT["PRESETS"]["cpu"],
-    width=16,
-    layers=1,
-    problems=4,
-    samples=2,
-    minibatches=1,
-    accumulate=1,
-)
+SMALL = Training(width=16, layers=1, problems=4, samples=2, minibatches=1, accumulate=1)
+WORKED = TASKS["arithmetic"](digits=1, operands=3)
+ANSWERS_ONLY = TASKS["arithmetic"](digits=1, operands=3, worked_steps=False)
 RUNS = [
     {"advantage": "gae", "critic": "shared", "epochs": 2},
     {"advantage": "td_lambda", "advantage_kwargs": ("lambda_=0.9", "actor_lambda=0.95")},
     {"advantage": "remax", "loss": "cispo", "legal": True},
-    {"advantage": "reinforce_pp", "loss": "gspo", "whiten": True, "worked_steps": False},
+    {"advantage": "reinforce_pp", "loss": "gspo", "whiten": True, "task": ANSWERS_ONLY},
     {"advantage": "rloo", "loss": "grpo", "reduce": "sequence_mean"},
     {"advantage": "dr_grpo", "loss": "policy_gradient", "kl_coef": 0.1, "temperature": 0.7},
     {"advantage": "reinforce", "accumulate": 2, "dtype": "bfloat16", "reduce": "prompt_mean"},
@@ -44,13 +36,13 @@ def test_no_rule_and_no_loss_is_left_out():
 
 @pytest.mark.parametrize("settings", RUNS, ids=lambda settings: settings["advantage"])
 def test_every_rule_trains(settings):
-    config = dataclasses.replace(SMALL, **settings)
-    parts = EXPERIMENT["build"](config)
-    mesh = sharding.make_mesh(jax.devices()[:1])
-    place = functools.partial(sharding.over_problems, mesh)
-    collect = EXPERIMENT["make_collect"](config, parts, place)
+    own = dict(settings)
+    task = own.pop("task", WORKED)
+    training = dataclasses.replace(SMALL, **own)
+    parts = train.build(training, task)
+    collect = train.make_collect(training, parts, sharding.make_mesh(jax.devices()[:1]))
     optimizer = update.guarded(1e-3)
-    step = stubs.quick_jit(EXPERIMENT["make_train_step"](config, parts, collect, optimizer))
+    step = stubs.quick_jit(train.make_train_step(training, parts, collect, optimizer))
     params = jax.jit(parts.policy.init)(jax.random.key(0))
     state = update.initial_state(params, optimizer, jax.random.key(1))
     for _ in range(2):

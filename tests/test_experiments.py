@@ -90,6 +90,8 @@ def test_a_run_leaves_what_it_promises(unbroken):
     assert promised | {"checkpoints", "warm"} <= names
     assert any(name.startswith("events.out.tfevents") for name in names)
     assert "after RL" in output and "rl 4/4" in output
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["steps"], config["seed"], config["advantage"]) == (4, 0, "grpo")
     result = json.loads((folder / "result.json").read_text())
     stage = {"pass@1", "pass@8", "greedy", "entropy", "kl", "mean_length"}
     assert all(set(result[name]) == stage for name in ("start", "warm", "rl"))
@@ -165,6 +167,7 @@ BAD = {
     "group rule with one sample": (("--samples", "1"), 1, "grpo"),
     "no problems": (("--problems", "0"), 1, "0 problems"),
     "problems that do not divide": (("--minibatches", "3"), 1, "minibatches=3"),
+    "fewer lanes than none": (("--lanes=-1",), 1, "lanes=-1"),
     "no samples": (("--samples", "0"), 1, "samples"),
     "no such operator": (("--operators", "/"), 1, "operators"),
     "a chance above one": (("--wrong", "1.5"), 1, "wrong=1.5"),
@@ -196,10 +199,13 @@ def test_missing_evidence_is_named(monkeypatch, capsys, tmp_path):
     assert "my_rules:wrong_shape" in capsys.readouterr().err
 
 
-def test_another_configuration_is_refused_by_name(unbroken, monkeypatch, capsys):
-    assert call(monkeypatch, *SMALL, "--run-dir", unbroken[0], "--seed", 7) == 1
-    error = capsys.readouterr().err
-    assert "seed" in error and "0" in error and "7" in error
+@pytest.mark.parametrize(
+    ("flag", "field", "was"),
+    [("--seed", "seed", "0"), ("--digits", "digits", "1"), ("--epochs", "epochs", "1")],
+)
+def test_another_configuration_is_refused_by_name(unbroken, monkeypatch, capsys, flag, field, was):
+    assert call(monkeypatch, *SMALL, "--run-dir", unbroken[0], flag, 2) == 1
+    assert f"({field} was {was} and is 2)" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_made_is_named(monkeypatch, capsys, tmp_path):

@@ -138,7 +138,7 @@ def test_policy_and_reference_are_scored_at_one_temperature(given, expected):
     tokens = np.array([[[1, given["token"]]]], np.int32)
     mask, zero = np.array([[[False, True]]]), np.zeros((1, 1, 2), np.float32)
     rollout = Rollout(
-        tokens, mask, zero, zero, tokens, tokens, np.int32([[2]]), mask, mask, None, None, None
+        tokens, mask, zero, zero, tokens, tokens, np.int32([[2]]), mask, mask, *[None] * 6
     )
     params = jnp.stack([jnp.zeros(2), given["logits"]])
     for temperature in (1.0, given["temperature"], 1.3):

@@ -37,7 +37,7 @@ def collect(state):
     """(share of episodes that won, batch) of one rollout."""
     key = jax.random.fold_in(state.key, state.step)
     keys = jax.random.split(key, len(LEVER.end))
-    rollout = sample(POLICY, state.params, BANDIT, LEVER, keys, samples=8, sampling=HOW)
+    rollout, _ = sample(POLICY, state.params, BANDIT, LEVER, keys, samples=8, sampling=HOW)
     context = Context(POLICY, state.params, state.ref_params, BANDIT, HOW)
     evidence = {"ref_log_prob": ref_log_prob(context, rollout, key)[0]}
     credit = assign(bind("dr_grpo", ADVANTAGES, "advantage"), rollout, {})

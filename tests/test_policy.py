@@ -31,13 +31,13 @@ def assert_close(got, wanted, dtype):
     )
 
 
-def read_in_chunks(dtype, tokens, start, chunks):
+def read_in_chunks(dtype, tokens, chunks):
     """Hidden states of `tokens` read through the cache, and the cache."""
     policy, params, _, extend = compiled(dtype)
     cache, slot, hidden = policy.init_cache(len(tokens), SLOTS), 0, []
     for size in chunks:
         chunk = tokens[:, slot : slot + size]
-        states, cache = extend(params, cache, chunk, slot, start)
+        states, cache = extend(params, cache, chunk, np.full(len(tokens), slot, np.int32))
         hidden.append(states)
         slot += size
     return jnp.concatenate(hidden, axis=1), cache
@@ -46,12 +46,12 @@ def read_in_chunks(dtype, tokens, start, chunks):
 @pytest.mark.parametrize("dtype, batch", [("float32", 1), ("float32", 8), ("bfloat16", 8)])
 def test_reading_in_pieces_equals_one_forward_pass(dtype, batch):  # FL-069, FL-072
     _, params, forward, _ = compiled(dtype)
-    tokens, start = rows[:batch], np.zeros(batch, np.int32)
+    tokens = rows[:batch]
     wanted = forward(params, tokens)[0]
     assert wanted.dtype == dtype and jnp.std(wanted.astype(jnp.float32)) > 0.3
     caches = []
     for chunks in ((LENGTH,) + (1,) * DECODED, (4, 4) + (1,) * DECODED, (1,) * SLOTS):
-        hidden, cache = read_in_chunks(dtype, tokens, start, chunks)
+        hidden, cache = read_in_chunks(dtype, tokens, chunks)
         assert_close(hidden, wanted, dtype)
         caches.append(cache)
     for cache in caches[1:]:
@@ -60,18 +60,30 @@ def test_reading_in_pieces_equals_one_forward_pass(dtype, batch):  # FL-069, FL-
 
 
 @pytest.mark.parametrize("dtype", list(ATOL))
-def test_prompts_at_the_right_edge_equal_rows_at_the_left(dtype):  # FL-063, FL-069
-    _, params, forward, _ = compiled(dtype)
-    lengths = np.asarray([1, 4, LENGTH, 2, 3, 5, 6, 7])
-    start = (LENGTH - lengths).astype(np.int32)
-    aligned = rows.copy()
-    for row, left, s in zip(aligned, rows, start, strict=True):
-        row[s:] = left[: SLOTS - s]
+def test_rows_go_on_from_slots_of_their_own(dtype):  # FL-063, FL-069
+    """Prompts of 1 to 8 tokens, read at once without a cache, then three tokens one by one; what
+    the prompt's cache holds beyond the prompt is never seen.
+    """
+    policy, params, forward, extend = compiled(dtype)
+    lengths = np.asarray([1, 4, LENGTH, 2, 3, 5, 6, 7], np.int32)
+    prompts = np.where(np.arange(LENGTH) < lengths[:, None], rows[:, :LENGTH], 9)
     wanted = forward(params, rows)[0]
-    hidden, _ = read_in_chunks(dtype, aligned, start, (LENGTH,) + (1,) * DECODED)
-    for got, want, s in zip(hidden, wanted, start, strict=True):
-        assert_close(got[s:], want[: SLOTS - s], dtype)
-        assert jnp.isfinite(got.astype(jnp.float32)).all()
+    hidden, read = extend(params, None, prompts, np.zeros(1, np.int32))
+    cache = jax.tree.map(
+        lambda empty, filled: empty.at[:, :LENGTH].set(filled), policy.init_cache(8, SLOTS), read
+    )
+    every = np.arange(8)
+    assert_close(hidden[every, lengths - 1], wanted[every, lengths - 1], dtype)
+    for slot in (lengths, lengths + 1, lengths + 2):
+        hidden, cache = extend(params, cache, rows[every, slot][:, None], slot)
+        assert_close(hidden[:, 0], wanted[every, slot], dtype)
+
+
+def test_nothing_is_written_beyond_the_last_slot():  # FL-070
+    policy, params, _, extend = compiled()
+    cache = policy.init_cache(8, SLOTS)
+    _, after = extend(params, cache, rows[:, :1], np.full(8, SLOTS, np.int32))
+    assert same_bits(after, cache)
 
 
 @pytest.mark.parametrize("position", [0, 5, SLOTS - 1])

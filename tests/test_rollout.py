@@ -18,10 +18,10 @@ from stubs import (
     tape,
 )
 
-from rlcredit.rollout import sample
+from rlcredit.rollout import ALL_AT_ONCE, sample
 from rlcredit.score import score
-from rlcredit.sharding import make_mesh, over_problems, replicated
-from rlcredit.types import InputError, Sampling
+from rlcredit.sharding import make_mesh, replicated
+from rlcredit.types import InputError, Layout, Sampling
 
 PROBLEMS, SAMPLES = 8, 3
 PLAIN = Sampling()
@@ -33,11 +33,12 @@ free = scripts(*["?!?!?!"] * PROBLEMS, prompt_length=1 + np.arange(PROBLEMS) % C
 keys = jax.random.split(jax.random.key(7), PROBLEMS)
 
 
-def sampler(how=PLAIN, dtype="float32", count=SAMPLES):
+def sampler(how=PLAIN, dtype="float32", count=SAMPLES, layout=ALL_AT_ONCE):
     policy, _ = network(dtype=dtype)
 
-    def run(params, problems, problem_keys):
-        return sample(policy, params, tape(), problems, problem_keys, samples=count, sampling=how)
+    def run(params, *drawn):
+        where = {"samples": count, "sampling": how, "layout": layout}
+        return sample(policy, params, tape(), *drawn, **where)[0]
 
     return run
 
@@ -116,13 +117,8 @@ def assert_same_episodes(got, wanted):
 @pytest.fixture(scope="module")
 def over_devices():
     """`run(params, problems, keys)` with problems over four devices."""
-    mesh, run = make_mesh(), sampler()
-
-    @quick_jit
-    def spread(params, problems, problem_keys):
-        rollout = run(params, *over_problems(mesh, (problems, problem_keys)))
-        return over_problems(mesh, rollout)
-
+    mesh = make_mesh()
+    spread = quick_jit(sampler(layout=Layout(lanes=4, mesh=mesh)))
     return lambda params, *rest: spread(replicated(mesh, params), *rest)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from rlcredit.score import Scores, score
-from rlcredit.types import Policy, Price, PyTree, Rollout, Sampling, Task
+from rlcredit.types import Layout, Policy, Price, PyTree, Rollout, Sampling, Task
 
 
 class Context(NamedTuple):
@@ -18,6 +18,7 @@ class Context(NamedTuple):
     ref_params: PyTree
     task: Task
     sampling: Sampling
+    layout: Layout = Layout()
 
 
 def score_rollout(context: Context, params: PyTree, rollout: Rollout) -> tuple[Scores, Price]:
