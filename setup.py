@@ -33,6 +33,7 @@ setup(
     extras_require={
         "dev": [*PLOTS, "build>=1.2", "pytest>=8.0", "pytest-xdist>=3.5", "ruff>=0.14"],
         "plots": PLOTS,
+        "peers": [*PLOTS, "jumanji>=1.1"],
         "tpu": ["jax[tpu]"],
         "cuda13": ["jax[cuda13]"],
     },

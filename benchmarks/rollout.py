@@ -25,7 +25,7 @@ from timing import Program, interleaved, ratio, report, row
 from rlcredit.policy import Architecture, transformer
 from rlcredit.rollout import draw_problems, sample
 from rlcredit.tasks import TASKS
-from rlcredit.types import InputError, Layout, Price, Rollout, Sampling, Task
+from rlcredit.types import Array, InputError, Layout, Price, Rollout, Sampling, Task
 
 EPISODES_A_LANE, SAMPLES = 8, 8
 # How far apart the lengths are: walks of at most 16 moves, and of at most 64.
@@ -128,8 +128,7 @@ def _random_play(task: Task, count: int, steps: int) -> Program:
 
     def move(problem, state, key):
         choice_key, chance_key = jax.random.split(key)
-        legal = jnp.where(task.legal(problem, state), 0.0, -jnp.inf)
-        token = jax.random.categorical(choice_key, legal).astype(jnp.int32)
+        token = _any_of(task.legal(problem, state), choice_key)
         after = task.step(problem, state, token, chance_key)
         over = after.terminated | after.truncated
         again = jax.tree.map(
@@ -153,14 +152,19 @@ def _random_jumanji(count: int, steps: int) -> Program:
 
     def move(start, carry, key):
         state, mask = carry
-        action = jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf))
-        state, timestep = environment.step(state, action)
+        state, timestep = environment.step(state, _any_of(mask, key))
         after = (state, timestep.observation.action_mask)
         again = jax.tree.map(lambda new, old: jnp.where(timestep.last(), new, old), start, after)
         return again, timestep.reward
 
     start = (first, timestep.observation.action_mask)
     return _scanned(move, start, start, count, steps)
+
+
+def _any_of(allowed: Array, key: Array) -> Array:
+    """int32 index of one of the True entries, each as likely, from a single random number."""
+    number = jnp.cumsum(allowed)
+    return jnp.argmax(number > jax.random.uniform(key) * number[-1]).astype(jnp.int32)
 
 
 def _scanned(move: Callable, fixed, start, count: int, steps: int) -> Program:

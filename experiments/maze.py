@@ -1,7 +1,7 @@
 """A small transformer learns to walk mazes: does it help to be told `warmer` at every step?
 
 Three stages. Before: a new network. Warm start: supervised learning on the walks of an expert who
-takes a wrong turn at 40% of the crossings. Then reinforcement learning twice from the same start,
+takes a wrong move half of the time. Then reinforcement learning twice from the same start,
 once with the reward `ding` (1 at the exit, nothing else) and once with `warmer` (the same, and what
 every move brought the walker nearer). Success is always the exit, on held-out mazes.
 
@@ -39,7 +39,7 @@ class Config:
     rewards: tuple[Literal["ding", "warmer"], ...] = ("ding", "warmer")
     size: int = 4  # rows and columns
     regime: Literal["walk", "plan"] = "walk"
-    braid: float = 0.5  # chance that a dead end is opened
+    braid: float = 1.0  # chance that a dead end is opened
     slip: float = 0.0  # chance that a move goes elsewhere
     aliased: bool = False  # cells do not say where they are
     door: bool = False  # a key has to be fetched first
@@ -49,13 +49,7 @@ class Config:
 
     training: Training = field(
         default_factory=lambda: Training(
-            warm_steps=400,
-            wrong=0.5,
-            steps=80,
-            evaluate_every=10,
-            legal=True,
-            learning_rate=2e-3,
-            entropy_coef=0.005,
+            warm_steps=400, wrong=0.5, steps=100, evaluate_every=25, entropy_coef=0.01, legal=True
         )
     )
 

@@ -1,8 +1,8 @@
 """A small transformer learns to repair code: inspect, write a line, run the tests, submit.
 
-Three stages. Before: a new network. Warm start: supervised learning on the work of an expert who
-takes a wrong token at one choice in seven. Then reinforcement learning from a reward that says only
-whether the tests pass that the policy can see. What a hidden suite says of the patch is recorded
+Three stages. Before: a new network. Warm start: supervised learning on the work of an expert, short
+enough that it ends before the faulty line is always found. Then reinforcement learning from a
+reward that says only whether the tests pass that the policy can see. What a hidden suite says of the patch is recorded
 beside it (`hidden_passed`) and rewards nothing: where the two part, the reward was hacked.
 
     python experiments/repair.py                     # GRPO, tests that no wrong patch passes
@@ -43,7 +43,7 @@ class Config:
 
     training: Training = field(
         default_factory=lambda: Training(
-            warm_steps=1200, wrong=0.15, steps=60, evaluate_every=20, legal=True
+            warm_steps=380, wrong=0.0, steps=60, evaluate_every=20, entropy_coef=0.01, legal=True
         )
     )
 
@@ -54,7 +54,7 @@ PRESETS = {
         preset="accelerator", files=6, lines=6,
         training=Training(
             width=256, layers=4, dtype="bfloat16", problems=512, samples=16, minibatches=4,
-            accumulate=1, warm_steps=10_000, wrong=0.15, steps=500, lanes=1024, legal=True,
+            accumulate=1, warm_steps=10_000, steps=500, wrong=0.0, lanes=1024, legal=True,
         ),
     ),
 }  # fmt: skip

@@ -71,7 +71,8 @@ def learning_curves(runs: Runs, path: Path, title: str) -> str:
     panels[0].set_ylim(0, 1)
     for axes in panels:
         axes.set_xlabel("step")
-        axes.legend(fontsize=8)
+        if axes.get_legend_handles_labels()[0]:  # a short run was never evaluated
+            axes.legend(fontsize=8)
     figure.suptitle(title)
     try:
         figure.savefig(path, dpi=120)

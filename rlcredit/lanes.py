@@ -215,13 +215,16 @@ def prefix_rows(rollout: Rollout, source: Array, at: Array) -> Rows:
         rollout._replace(problem=None, key=None),
     )
     before = jnp.arange(flat.tokens.shape[1])[None] < at[:, None]
+    feedback = flat.feedback
+    if feedback is not None:
+        feedback = jnp.where(before[..., None], feedback, 0)
     position = Position(
         token=jnp.where(before, flat.tokens, 0),
         mask=flat.mask & before,
         reward=jnp.where(before, flat.reward, 0),
         step=jnp.where(before, flat.step, -1),
         turn=jnp.where(before, flat.turn, -1),
-        feedback=None if flat.feedback is None else flat.feedback * before[..., None],
+        feedback=feedback,
     )
     return _pack(position, flat.log_prob, flat.legal)
 

@@ -1,6 +1,7 @@
 """Prefixes are restored exactly, and what is sampled after them is what the policy would do."""
 
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +9,11 @@ import numpy as np
 import pytest
 from stubs import HORIZON, network, quick_jit, same_bits, scripts, talk, talks, tape
 
-from rlcredit import update
+from rlcredit import masked, update
 from rlcredit.branching import branch, every, grow, join
 from rlcredit.credit import Credit
 from rlcredit.episode import states
+from rlcredit.evidence import Context
 from rlcredit.keys import branch_keys, chance_key, position_keys
 from rlcredit.rollout import sample
 from rlcredit.score import score
@@ -233,3 +235,15 @@ def test_continuations_of_a_certain_policy_are_the_episode_itself():
                 np.testing.assert_array_equal(again.step[n, t], rollout.step[n, 0])
             else:
                 assert again.length[n, t] == 0
+
+
+def test_the_example_of_the_documentation_runs():
+    text = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
+    code = next(block for block in text.split("```") if "def branch_return" in block)
+    names = {"jnp": jnp, "branch": branch, "masked": masked}
+    exec(code.removeprefix("python"), names)
+    context = Context(POLICY, PARAMS, PARAMS, TASK, HOW)
+    value, price = quick_jit(lambda r: names["branch_return"](context, r, keys[0]))(roots())
+    assert value.shape == roots().mask.shape and not value[~roots().mask].any()
+    # Rewards here are positive: every chosen token has a continuation that earned something.
+    assert (value[roots().mask] > 0).mean() > 0.9 and price.tokens_sampled > 0

@@ -47,6 +47,7 @@ ALLOWED = {
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SCRIPTS = sorted((ROOT / "experiments").glob("*.py"))
+BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 
 
 def part(path):
@@ -105,6 +106,11 @@ def test_modules_and_functions_stay_small(path):
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
 def test_experiments_stay_small(path):
     assert path.read_text().count("\n") <= 200
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda p: p.name)
+def test_benchmarks_stay_small(path):
+    assert path.read_text().count("\n") <= 300
 
 
 def test_no_file_without_a_subject():

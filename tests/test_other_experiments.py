@@ -15,7 +15,7 @@ SMALL = (
     *("--minibatches", "1", "--accumulate", "1", "--evaluate-every", "4", "--lanes", "0"),
 )
 RUNS = {
-    "maze": (("--rewards", "ding", "warmer", "--limit", "3", "--size", "3"), ("ding", "warmer")),
+    "maze": (("--rewards", "ding", "warmer", "--limit", "3"), ("ding", "warmer")),
     "repair": (("--actions", "4"), ("rl",)),
 }
 BAD = {

@@ -249,19 +249,18 @@ def test_last_action_may_be_to_submit(words, reward):
     assert after.terminated[-1] and not after.truncated[-1] and after.reward[-1] == reward
 
 
-def repeat(task, plan, problem, state, number, key):
-    tokens, size = plan
-    return tokens[number % size]
+def follow(task, script, problem, state, number, key):
+    return script[number]
 
 
 @pytest.mark.parametrize("rules", [RULES, SMALL, LARGE], ids=str)
-@pytest.mark.parametrize("words", ["inspect A", "test", "write A #1 write", "write A #1 add1"])
-def test_every_action_and_output_has_room(rules, words):
-    tokens = codes(words)
-    plan = jnp.asarray([*tokens, 0, 0, 0][: view.LONGEST_ACTION]), len(tokens)
-    rollout = player(rules, repeat)(first(8, rules), plan)
+@pytest.mark.parametrize("often, last", [("inspect A", "write A #1 add1"), ("test", "test")])
+def test_every_action_and_output_has_room(rules, often, last):
+    words = f"{often} " * (rules.actions - 1) + last
+    tokens = jnp.asarray(codes(words))
+    rollout = player(rules, follow)(first(8, rules), jnp.pad(tokens, (0, LONGEST - tokens.size)))
     assert rollout.truncated.all() and (rollout.turn.max(axis=1) + 1 == rules.actions).all()
-    assert (rollout.mask.sum(axis=1) == rules.actions * len(tokens)).all()
+    assert (rollout.mask.sum(axis=1) == tokens.size).all()
 
 
 def test_expert_keeps_a_repair_and_completes_what_is_under_way():

@@ -10,6 +10,7 @@ import pytest
 from stubs import quick_jit, same_bits
 from workshops import LARGE, POOL, RULES, SMALL, any_legal, any_token, drawn, first, make, player
 
+from rlcredit.task_check import check_play
 from rlcredit.tasks import program
 from rlcredit.tasks import repair_view as view
 from rlcredit.tasks.program import DIGITS, OPERATIONS, behaviour
@@ -227,6 +228,11 @@ def test_prompt_is_the_issue():
         numbered = enumerate(zip(code[::2], code[1::2], strict=True), start=1)
         lines = [f"#{number} {OPERATIONS[a]}{b}" for number, (a, b) in numbered]
         assert view.text(row) == " ".join(["issue", "ABC"[file], *lines])
+
+
+@pytest.mark.parametrize("rules", [RULES, SMALL], ids=str)
+def test_task_has_the_shapes_that_a_task_has(rules):
+    check_play(make(rules), jax.random.key(0))
 
 
 def test_problems_are_the_same_whatever_the_suite():
