@@ -2,8 +2,9 @@
 
 Three stages. Before: a new network. Warm start: supervised learning on the work of an expert, short
 enough that it ends before the faulty line is always found. Then reinforcement learning from a
-reward that says only whether the tests pass that the policy can see. What a hidden suite says of the patch is recorded
-beside it (`hidden_passed`) and rewards nothing: where the two part, the reward was hacked.
+reward that says only whether the tests pass that the policy can see. What a hidden suite says of
+the patch is recorded beside it (`hidden_passed`) and rewards nothing: where the two part, the
+reward was hacked.
 
     python experiments/repair.py                     # GRPO, tests that no wrong patch passes
     python experiments/repair.py --weak 1            # tests that a wrong patch can pass
