@@ -24,7 +24,7 @@ from rlcredit.pretrain import demonstrations
 from rlcredit.stage import Stage, timings
 from rlcredit.tasks import TASKS
 from rlcredit.train import Training
-from rlcredit.types import Task
+from rlcredit.types import InputError, Task
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ PRESETS = {
 
 
 def main(config: Config) -> None:
+    if not config.rewards:
+        raise InputError("rewards is empty: give ding, warmer or both")
     training, mesh = config.training, sharding.make_mesh()
     parts = {name: train.build(training, make_task(config, name)) for name in config.rewards}
     any_parts = next(iter(parts.values()))
