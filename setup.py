@@ -28,6 +28,7 @@ setup(
         "tensorboardX>=2.6",
         "tyro>=1.0",
         "numpy>=2.0",
+        "scipy>=1.12",
         "rich>=13.0",
     ],
     extras_require={

@@ -1,94 +1,97 @@
-"""`python -m rlcredit list`: what there is to choose from."""
+"""What there is to choose from, and a credit rule of your own: to start one, and to check it."""
 
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
-from collections.abc import Callable, Mapping
+import sys
+from pathlib import Path
 
+import jax
+
+from rlcredit import credit
 from rlcredit.advantages import ADVANTAGES
-from rlcredit.credit import signature
+from rlcredit.catalogue import as_markdown, as_text, catalogue
 from rlcredit.evidence import EVIDENCE
-from rlcredit.losses import LOSSES, REDUCERS
-from rlcredit.tasks import TASKS
-
-TABLES: dict[str, Mapping[str, Callable]] = {
-    "advantages": ADVANTAGES,
-    "losses": LOSSES,
-    "reducers": REDUCERS,
-    "evidence": EVIDENCE,
-    "tasks": TASKS,
-}
-
-
-def catalogue() -> dict[str, dict[str, dict]]:
-    """Every table: name -> evidence, hyperparameters with their defaults, what it is."""
-    return {
-        table: {name: _entry(function) for name, function in entries.items()}
-        for table, entries in TABLES.items()
-    }
+from rlcredit.new_advantage import add_to_checkout, write_here
+from rlcredit.testing import card, check_advantage
+from rlcredit.testing.properties import DEVICES
+from rlcredit.types import InputError
 
 
 def main(arguments: list[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    try:
+        status = options.command(options)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = 2
+    if status:
+        sys.exit(status)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rlcredit", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(required=True)
+
     listing = commands.add_parser("list", help="credit rules, losses, reducers, evidence, tasks")
     form = listing.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="as one JSON object")
     form.add_argument("--markdown", action="store_true", help="as the tables of the README")
-    options = parser.parse_args(arguments)
+    listing.set_defaults(command=_list)
+
+    check = commands.add_parser("check", help="try a credit rule for what every rule is held to")
+    check.add_argument("rule", help="a name in the list, or module:function")
+    check.add_argument("--advantage-kwargs", nargs="*", default=[], metavar="NAME=VALUE")
+    check.add_argument("--json", action="store_true", help="as one JSON object")
+    check.add_argument(
+        "--oracle", action="store_true", help="also its report card: bias, variance, price, ..."
+    )
+    check.set_defaults(command=_check)
+
+    new = commands.add_parser("new-advantage", help="write a credit rule to start from")
+    new.add_argument("name")
+    new.add_argument("--here", action="store_true", help="in this folder, not in a checkout")
+    new.set_defaults(command=_new_advantage)
+    return parser
+
+
+def _list(options: argparse.Namespace) -> int:
     entries = catalogue()
-    as_text = _markdown if options.markdown else _text
-    print(json.dumps(entries, indent=2) if options.json else as_text(entries))
+    form = as_markdown if options.markdown else as_text
+    print(json.dumps(entries, indent=2) if options.json else form(entries))
+    return 0
 
 
-def _entry(function: Callable) -> dict:
-    evidence, hyperparameters = signature(function)
-    return {
-        "evidence": list(evidence),
-        # JSON has no infinity.
-        "hyperparameters": {
-            name: value if value != float("inf") else "inf"
-            for name, value in hyperparameters.items()
-        },
-        "doc": _summary(function),
-    }
+def _check(options: argparse.Namespace) -> int:
+    """0 if nothing failed, else 1; on the CPU, where sums of one order are equal bit for bit."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    function = credit.resolve(options.rule, ADVANTAGES, "advantage")
+    asked = credit.signature(function)[0]
+    bound = credit.from_flags(
+        options.rule, ADVANTAGES, "advantage", tuple(options.advantage_kwargs), dict.fromkeys(asked)
+    )
+    for name in (name for name in asked if name not in EVIDENCE):
+        print(f"evidence {name!r} is not in the list: random numbers stand for it", file=sys.stderr)
+    findings = check_advantage(bound.function, name=options.rule)
+    pairs = tuple(options.advantage_kwargs)
+    row = card.report_card(options.rule, pairs) if options.oracle else None
+    passed = all(finding.outcome != "failed" for finding in findings)
+    if options.json:
+        shown = [finding._asdict() for finding in findings]
+        whole = {"rule": options.rule, "passed": passed, "findings": shown}
+        print(json.dumps(whole | ({"card": row} if row else {}), indent=2))
+    else:
+        lines = [f"{f.outcome:12} {f.property:18} {f.detail}".rstrip() for f in findings]
+        print("\n".join([*lines, *([card.as_text(row)] if row else [])]))
+    return 0 if passed else 1
 
 
-def _summary(function: Callable) -> str:
-    """The first paragraph on a function; on its module, where that is a file for it alone."""
-    module = inspect.getmodule(function)
-    own_file = module is not None and module.__name__.endswith(f".{function.__name__}")
-    doc = inspect.getdoc(module if own_file else function) or ""
-    return doc.partition("\n\n")[0].replace("\n", " ")
-
-
-def _text(entries: dict[str, dict[str, dict]]) -> str:
-    lines = []
-    for table, functions in entries.items():
-        lines.append(table)
-        for name, entry in functions.items():
-            hyperparameters = [f"{k}={v}" for k, v in entry["hyperparameters"].items()]
-            needs = [f"needs {', '.join(entry['evidence'])}"] if entry["evidence"] else []
-            lines.append(
-                f"  {name:20} {'; '.join([' '.join(hyperparameters), *needs]).strip('; ')}"
-            )
-            lines.append(f"  {'':20} {entry['doc']}")
-        lines.append("")
-    return "\n".join(lines).rstrip()
-
-
-def _markdown(entries: dict[str, dict[str, dict]]) -> str:
-    lines = []
-    for table, functions in entries.items():
-        lines += ["", f"| {table} | needs | hyperparameters | |", "|---|---|---|---|"]
-        for name, entry in functions.items():
-            hyperparameters = [f"{k}={v}" for k, v in entry["hyperparameters"].items()]
-            cells = (", ".join(entry["evidence"]), " ".join(hyperparameters), entry["doc"])
-            escaped = [cell.replace("|", "\\|") for cell in cells]
-            lines.append(f"| `{name}` | {' | '.join(escaped)} |")
-    return "\n".join(lines).strip()
+def _new_advantage(options: argparse.Namespace) -> int:
+    write = write_here if options.here else add_to_checkout
+    print(write(options.name, Path.cwd()))
+    return 0
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def play_one(task: Task, problem: PyTree, key: Array, choose: Callable) -> tuple
 
     start = (begin(task, problem, length), jnp.int32(0))
     (episode, _), columns = jax.lax.scan(write, start, length=task.horizon)
-    return episode, _row(prompt, length, columns)
+    return episode, row_of(prompt, length, columns)
 
 
 def play(task: Task, problems: PyTree, keys: Array, choose: Callable) -> Rollout:
@@ -196,20 +196,22 @@ def states(task: Task, problem: PyTree, keys: Array, tokens: Array, mask: Array)
     return jax.tree.map(lambda b, a: jnp.concatenate([b, a[None]]), before, last)
 
 
-def _row(prompt: Array, length: Array, columns: Position) -> Position:
-    """[horizon] columns after a prompt -> [T] positions of a row."""
-    column = jnp.arange(prompt.shape[0] + columns.mask.shape[0]) - length
-    inside = (column >= 0) & (column < columns.mask.shape[0])
-
-    def place(values: Array, empty: int) -> Array:
-        taken = values[jnp.clip(column, 0, values.shape[0] - 1)]
-        kept = inside.reshape(-1, *[1] * (values.ndim - 1))
-        return jnp.where(kept, taken, jnp.asarray(empty, values.dtype))
-
+def row_of(prompt: Array, length: Array, columns: Position) -> Position:
+    """[horizon] columns after a prompt of `length` tokens -> [T] positions of a row."""
+    size = prompt.shape[0] + columns.mask.shape[0]
     empty = Position(0, 0, 0, -1, -1, None if columns.feedback is None else 0)
-    row = jax.tree.map(place, columns, empty)
+    row = jax.tree.map(lambda leaf, e: after_prompt(leaf, length, size, e), columns, empty)
     prompt_row = jnp.pad(prompt, (0, columns.mask.shape[0]))
-    return row._replace(token=jnp.where(column < 0, prompt_row, row.token))
+    return row._replace(token=jnp.where(jnp.arange(size) < length, prompt_row, row.token))
+
+
+def after_prompt(values: Array, length: Array, size: int, empty: float) -> Array:
+    """[horizon, ...] values of the positions after a prompt -> [size, ...], `empty` elsewhere."""
+    column = jnp.arange(size) - length
+    inside = (column >= 0) & (column < values.shape[0])
+    taken = values[jnp.clip(column, 0, values.shape[0] - 1)]
+    kept = inside.reshape(-1, *[1] * (values.ndim - 1))
+    return jnp.where(kept, taken, jnp.asarray(empty, values.dtype))
 
 
 def _where(condition: Array, new: PyTree, old: PyTree) -> PyTree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from rlcredit.metrics import read_rows
 from rlcredit.types import Array, InputError, Rollout, Task
 
 STAGES = {"start": "before warm start", "warm": "after warm start", "rl": "after RL"}
+COSTS = {"charged": "charged tokens of a seed", "seconds": "seconds of all seeds together"}
 
 Results = dict[str, dict[str, float]]  # by stage, and `seconds`, `tokens_per_second` of each
 Runs = dict[str, Path]  # RL stages of a results table, and their folders
@@ -60,25 +62,41 @@ def print_results(results: Results, feedback: tuple[str, ...] = ()) -> None:
 
 def learning_curves(runs: Runs, path: Path, title: str) -> str:
     """Draws the rows of `metrics.jsonl` of each run; says where, or what is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return f"no {path.name}: matplotlib is missing, install the extra rlcredit[plots]"
-    figure = Figure(figsize=(10, 3.2), layout="constrained")
-    panels = figure.subplots(1, 3)
-    for number, (name, folder) in enumerate(runs.items()):
-        _draw_run(panels, read_rows(folder), name if len(runs) > 1 else "", f"C{number}")
-    panels[0].set_ylim(0, 1)
-    for axes in panels:
-        axes.set_xlabel("step")
-        if axes.get_legend_handles_labels()[0]:  # a short run was never evaluated
-            axes.legend(fontsize=8)
-    figure.suptitle(title)
-    try:
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    return f"learning curves: {path}"
+
+    def draw(panels) -> None:
+        for number, (name, folder) in enumerate(runs.items()):
+            _draw_run(panels, read_rows(folder), name if len(runs) > 1 else "", f"C{number}")
+        panels[0].set_ylim(0, 1)
+        for axes in panels:
+            axes.set_xlabel("step")
+            if axes.get_legend_handles_labels()[0]:  # a short run was never evaluated
+                axes.legend(fontsize=8)
+
+    return save_panels(path, title, 3, draw)
+
+
+def success_curves(rows: list[dict], path: Path, title: str) -> str:
+    """Draws success over charged tokens and over seconds, each rule a line in its interval.
+
+    Args: rows: of `comparison.rows`, of all rules.
+    Returns: a sentence that says where, or what is missing.
+    """
+
+    def draw(panels) -> None:
+        for axes, (name, label) in zip(panels, COSTS.items(), strict=True):
+            for rule in dict.fromkeys(row["rule"] for row in rows):
+                own = [row for row in rows if row["rule"] == rule]
+                cost, middle, low, high = (
+                    [row[column] for row in own] for column in (name, "iqm", "low", "high")
+                )
+                axes.plot(cost, middle, label=rule)
+                axes.fill_between(cost, low, high, alpha=0.2)
+            axes.set_xlabel(label)
+            axes.set_ylabel("success, held out")
+            axes.locator_params(axis="x", nbins=5)  # long numbers, side by side
+        panels[0].legend(fontsize=8)
+
+    return save_panels(path, title, 2, draw)
 
 
 def episodes_with_credit(task: Task, rollout: Rollout, advantage: Array, problems: int = 8) -> str:
@@ -94,6 +112,22 @@ def episodes_with_credit(task: Task, rollout: Rollout, advantage: Array, problem
         lines += [f"  {task.text(tokens[row, [t]]):>3} {credit[row, t]:+.4f}" for t in chosen]
         episodes.append("\n".join(lines))
     return "\n\n".join(episodes) + "\n"
+
+
+def save_panels(path: Path, title: str, count: int, draw: Callable) -> str:
+    """A row of panels as `draw(panels)` leaves them; says where, or what is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return f"no {path.name}: matplotlib is missing, install the extra rlcredit[plots]"
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    draw(figure.subplots(1, count, squeeze=False)[0])
+    figure.suptitle(title)
+    try:
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    return f"figure: {path}"
 
 
 def _draw_run(panels, rows: list[dict], name: str, color: str) -> None:

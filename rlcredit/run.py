@@ -130,6 +130,7 @@ def command_line(main: Callable[[Config], None], presets: dict[str, Config]) -> 
     flat = (tyro.conf.OmitArgPrefixes,)
     config = tyro.cli(type(default), default=default, description=description, config=flat)
     _keep_freed_memory()
+    sys.path.append(os.getcwd())  # where `module:function` of a user's own may lie
     try:
         main(config)
     except Stopped as stopped:

@@ -65,7 +65,7 @@ def each_device(
 
     def with_an_axis(shared: PyTree, *own: PyTree) -> tuple[PyTree, PyTree]:
         results, totals = function(shared, *own)
-        return results, jax.tree.map(lambda total: total[None], totals)
+        return results, jax.tree.map(lambda total: jnp.asarray(total)[None], totals)
 
     split = PartitionSpec(AXIS)
     specs = (PartitionSpec(), *[split] * len(own))

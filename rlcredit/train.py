@@ -193,7 +193,7 @@ def reinforce(
     state: TrainState,
     key: Array,
     stop_requested: Callable[[], bool],
-    judge: Evaluate,
+    judge: Evaluate | None = None,
 ) -> TrainState:
     """Reinforcement learning from the state's parameters, its reference; raises as `run_stage`."""
     optimizer = update.guarded(update.inverse_sqrt(training.learning_rate))

@@ -138,6 +138,9 @@ class Task(NamedTuple):
     expert: Callable | None = None  # (problem, state) -> the best token, int32
     demonstrate: Callable | None = None  # (problems, rng, wrong, skipped) -> lists of tokens
     potential: Callable | None = None  # (problem, state) -> float32, higher is nearer to success
+    # (problem, state, token) -> (chances [C], Transition with leaves [C, ...]): all that `step` may
+    # draw; None: `step` does not look at its key
+    outcomes: Callable | None = None
 
 
 class TrainState(NamedTuple):

@@ -3,6 +3,8 @@
 One function for each rule, under its name in the table. What lies off the mask is never read.
 """
 
+import itertools
+
 import numpy as np
 
 
@@ -123,6 +125,64 @@ def td_lambda(rollout, *, value, discount=1.0, lambda_=0.95, actor_lambda=1.0):
     return advantage, target
 
 
+def units(number_row, positions):
+    """The chosen tokens of a row in lists, one for each step or turn."""
+    return [list(unit) for _, unit in itertools.groupby(positions, lambda t: int(number_row[t]))]
+
+
+def standard_score(own, group, eps):
+    return (own - np.mean(group)) / (np.std(group) + eps)
+
+
+def gigpo(rollout, *, fingerprint, omega=1.0, discount=1.0, statistics="steps", eps=1e-6):
+    advantage, total = like(rollout), returns(rollout)
+    steps, to_go = {}, {}
+    for row, positions in rows(rollout):
+        steps[row] = units(rollout.step[row], positions)
+        earned = [sum(float(rollout.reward[row][t]) for t in step) for step in steps[row]]
+        for u, step in enumerate(steps[row]):
+            later = enumerate(earned[u:])
+            state = (row[0], int(fingerprint[row][step[0]]))
+            to_go[row, u] = state, sum(discount**j * reward for j, reward in later)
+    for row in steps:
+        group = [
+            total[other]
+            for other in steps
+            if other[0] == row[0]
+            for _ in (steps[other] if statistics == "steps" else [0])
+        ]
+        for u, step in enumerate(steps[row]):
+            state, own = to_go[row, u]
+            same = [other for where, other in to_go.values() if where == state]
+            of_episode = standard_score(total[row], group, eps)
+            advantage[row][step] = of_episode + omega * standard_score(own, same, eps)
+    return advantage
+
+
+def turn_loo(rollout):
+    advantage, to_go = like(rollout), {}
+    for row, positions in rows(rollout):
+        for turn in units(rollout.turn[row], positions):
+            later = [t for t in positions if t >= turn[0]]
+            number = int(rollout.turn[row][turn[0]])
+            to_go[row, number] = turn, sum(float(rollout.reward[row][t]) for t in later)
+    for (row, number), (turn, own) in to_go.items():
+        others = [
+            other
+            for (peer, here), (_, other) in to_go.items()
+            if peer[0] == row[0] and peer != row and here == number
+        ]
+        advantage[row][turn] = own - np.mean(others) if others else own
+    return advantage
+
+
+def exact(rollout, *, exact_advantage):
+    advantage = np.zeros(rollout.mask.shape)
+    for place in zip(*np.nonzero(rollout.mask), strict=True):
+        advantage[place] = float(exact_advantage[place])
+    return advantage
+
+
 ADVANTAGES = {
     "reinforce": reinforce,
     "reinforce_baseline": reinforce_baseline,
@@ -133,6 +193,9 @@ ADVANTAGES = {
     "gae": gae,
     "td_lambda": td_lambda,
     "remax": remax,
+    "gigpo": gigpo,
+    "turn_loo": turn_loo,
+    "exact": exact,
 }
 
 

@@ -11,7 +11,8 @@ from stubs import quick_jit, same_bits
 
 from rlcredit import episode
 from rlcredit.credit import signature
-from rlcredit.tasks.bifurcation import HOLD_OUT_EVERY, PRESETS, Chain, State, bifurcation, settle
+from rlcredit.tasks.bifurcation import HOLD_OUT_EVERY, State, bifurcation
+from rlcredit.tasks.bifurcation_chain import PRESETS, Chain, settle
 from rlcredit.tasks.bifurcation_credit import start_value
 from rlcredit.types import InputError
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from stubs import quick_jit
 
-from rlcredit.tasks.bifurcation import PRESETS, Chain, bifurcation, settle
+from rlcredit.tasks.bifurcation import bifurcation
+from rlcredit.tasks.bifurcation_chain import PRESETS, Chain, settle
 from rlcredit.tasks.bifurcation_credit import (
     decision_mask,
     start_value,

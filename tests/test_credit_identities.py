@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import rollouts
 
 from rlcredit import credit
 from rlcredit.advantages import ADVANTAGES
 from rlcredit.recurrence import next_value
+from rlcredit.testing import rollouts
 from rlcredit.types import Rollout
 
 

@@ -15,6 +15,7 @@ from rlcredit.train import Training
 
 SMALL = Training(width=16, layers=1, problems=4, samples=2, minibatches=1, accumulate=1)
 WORKED = TASKS["arithmetic"](digits=1, operands=3)
+CHAIN = TASKS["bifurcation"](preset="recovery")
 ANSWERS_ONLY = TASKS["arithmetic"](digits=1, operands=3, worked_steps=False)
 RUNS = [
     {"advantage": "gae", "critic": "shared", "epochs": 2},
@@ -26,6 +27,9 @@ RUNS = [
     {"advantage": "reinforce", "accumulate": 2, "dtype": "bfloat16", "reduce": "prompt_mean"},
     {"advantage": "reinforce_baseline", "minibatches": 2, "reduce": "constant_length"},
     {"advantage": "grpo", "loss_kwargs": ("clip_high=0.28", "dual_clip=3")},
+    {"advantage": "gigpo", "advantage_kwargs": ("statistics=episodes", "omega=0.5")},
+    {"advantage": "turn_loo"},
+    {"advantage": "exact", "legal": True, "task": CHAIN},
 ]
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rollouts
 from field_cases import CASES, case
 
 from rlcredit import credit, masked, recurrence
@@ -15,6 +14,7 @@ from rlcredit.advantages import ADVANTAGES
 from rlcredit.advantages.outcome import episode_return
 from rlcredit.losses import LOSSES, value_loss
 from rlcredit.rollout import drop_unscored
+from rlcredit.testing import rollouts
 
 
 def test_every_case_has_a_test():

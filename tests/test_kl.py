@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_losses
-import rollouts
 
 from rlcredit.losses import REDUCERS, kl_in_reward, kl_loss
 from rlcredit.losses.kl import ESTIMATORS
+from rlcredit.testing import rollouts
 
 LOGITS = jnp.array([0.4, -0.3, 1.1, 0.0])
 REF = jax.nn.log_softmax(jnp.array([-0.2, 0.9, 0.3, 0.5]))

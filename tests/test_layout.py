@@ -27,7 +27,10 @@ ALLOWED = {
     "lanes": {"types", "kernels", "keys", "episode"},
     "rollout": {"types", "keys", "episode", "task_check", "lanes", "sharding"},
     "branching": {"types", "keys", "episode", "lanes", "rollout", "sharding"},
-    "evidence": {"types", "masked", "score", "rollout"},
+    "exact": {"types", "keys", "episode", "score"},
+    "evidence": {
+        *("types", "masked", "keys", "episode", "score", "rollout", "sharding", "exact"),
+    },
     "credit": {"types", "evidence"},
     "update": {"types", "masked", "losses", "score", "credit"},
     "pretrain": {"types", "masked", "episode", "score", "update"},
@@ -41,9 +44,22 @@ ALLOWED = {
         *("types", "masked", "sharding", "policy", "rollout", "evidence", "advantages", "losses"),
         *("credit", "update", "pretrain", "summary", "stage"),
     },
+    "oracle": {
+        *("types", "masked", "score", "rollout", "branching", "exact", "evidence", "credit"),
+        *("losses", "advantages"),
+    },
+    "comparison": {"types", "masked", "sharding", "update", "rollout", "stage", "train"},
+    "credit_view": {"figures"},
     "figures": {"types", "evaluate", "metrics", "run"},
     "__init__": set(),
-    "__main__": {"advantages", "credit", "evidence", "losses", "tasks"},
+    "testing": {
+        *("types", "advantages", "credit", "sharding", "tasks", "policy", "evidence", "oracle"),
+    },
+    "catalogue": {"advantages", "credit", "evidence", "losses", "tasks"},
+    "new_advantage": {"types", "advantages", "catalogue"},
+    "__main__": {
+        *("types", "advantages", "evidence", "credit", "catalogue", "new_advantage", "testing"),
+    },
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SCRIPTS = sorted((ROOT / "experiments").glob("*.py"))

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_losses
-import rollouts
 
 from rlcredit import credit, masked, sharding
 from rlcredit.losses import LOSSES, REDUCERS, value_loss
 from rlcredit.losses.ratio import MAX_LOG_RATIO
+from rlcredit.testing import rollouts
 
 SETTINGS = {
     "ppo": [{"clip_low": 0.1, "clip_high": 0.5}, {"dual_clip": 1.5}],

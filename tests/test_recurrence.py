@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import rollouts
 
 from rlcredit import recurrence
+from rlcredit.testing import rollouts
 
 ROWS, LENGTH = 200, 12
 DISCOUNT, LAMBDA = 0.9, 0.7

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_losses
-import rollouts
 
 from rlcredit.losses import REDUCERS
+from rlcredit.testing import rollouts
 
 each_reducer = pytest.mark.parametrize("name", REDUCERS)
 

@@ -6,7 +6,9 @@ pair (advantage, critic target). To add one: a file, an import and an entry here
 """
 
 from rlcredit.advantages.dr_grpo import dr_grpo
+from rlcredit.advantages.exact import exact
 from rlcredit.advantages.gae import gae
+from rlcredit.advantages.gigpo import gigpo
 from rlcredit.advantages.grpo import grpo
 from rlcredit.advantages.reinforce import reinforce
 from rlcredit.advantages.reinforce_baseline import reinforce_baseline
@@ -14,6 +16,7 @@ from rlcredit.advantages.reinforce_pp import reinforce_pp
 from rlcredit.advantages.remax import remax
 from rlcredit.advantages.rloo import rloo
 from rlcredit.advantages.td_lambda import td_lambda
+from rlcredit.advantages.turn_loo import turn_loo
 
 ADVANTAGES = {
     "reinforce": reinforce,
@@ -25,4 +28,7 @@ ADVANTAGES = {
     "gae": gae,
     "td_lambda": td_lambda,
     "remax": remax,
+    "gigpo": gigpo,
+    "turn_loo": turn_loo,
+    "exact": exact,
 }

@@ -20,10 +20,10 @@ def td_lambda(
 
     G(l)[t] = reward[t] + discount * ((1 - l) * value[next chosen t] + l * G(l)[next chosen t]).
 
-    By default the credit uses the critic as a baseline only, so its gradient is unbiased, while the
-    critic learns from a target of less variance. Two lambdas are from VC-PPO, Yuan et al., 2025,
-    arXiv 2503.01491, which sets them the other way round. With both equal the credit is that of
-    `gae`, written forwards. Sutton, 1988.
+    By default the credit uses the critic as a baseline only, so its gradient is unbiased where
+    episodes terminate, while the critic learns from a target of less variance. Two lambdas are from
+    VC-PPO, Yuan et al., 2025, arXiv 2503.01491, which sets them the other way round. With both
+    equal the credit is that of `gae`, written forwards. Sutton, 1988.
 
     Args:
       value: [N, K, T + 1] evidence, the value of every prefix.

@@ -6,6 +6,9 @@ losses ask for evidence by name, as a keyword-only argument without a default.
 
 from rlcredit.evidence.context import Context
 from rlcredit.evidence.entropy import entropy
+from rlcredit.evidence.exact_advantage import exact_advantage
+from rlcredit.evidence.exact_value import exact_value
+from rlcredit.evidence.fingerprint import fingerprint
 from rlcredit.evidence.greedy_return import greedy_return
 from rlcredit.evidence.ref_log_prob import ref_log_prob
 from rlcredit.evidence.value import value
@@ -17,4 +20,7 @@ EVIDENCE = {
     "ref_log_prob": ref_log_prob,
     "entropy": entropy,
     "greedy_return": greedy_return,
+    "fingerprint": fingerprint,
+    "exact_value": exact_value,
+    "exact_advantage": exact_advantage,
 }

@@ -46,7 +46,12 @@ class State(NamedTuple):
 
 
 def arithmetic(
-    *, digits: int = 2, operands: int = 2, operators: str = OPERATORS, worked_steps: bool = True
+    *,
+    digits: int = 2,
+    operands: int = 2,
+    operators: str = OPERATORS,
+    worked_steps: bool = True,
+    spare: int = 3,
 ) -> Task:
     """The task for operands of up to `digits` digits.
 
@@ -54,10 +59,13 @@ def arithmetic(
       digits: of each operand, 1 or more; operands: how many, 2 or more.
       operators: those that occur, out of `+-*`.
       worked_steps: False for answers only; the delimiter is then not a legal token.
+      spare: tokens that an episode may have beyond the longest solution.
     Raises: InputError if a value could leave the range that the checker reads.
     """
     codes = _operator_codes(operators)
     _check_size(digits, operands, operators)
+    if spare < 0:
+        raise InputError(f"{spare=}: an episode cannot be shorter than the longest solution")
     base, gaps = 10**digits, operands - 1
     prompt_capacity = operands * digits + operands
     usable = jnp.asarray(codes, jnp.int32)
@@ -91,7 +99,7 @@ def arithmetic(
         name="arithmetic",
         vocabulary=lines.CHARACTERS,
         prompt_capacity=prompt_capacity,
-        horizon=_horizon(digits, operands, operators, worked_steps),
+        horizon=_longest(digits, operands, operators, worked_steps) + spare,
         draw=draw,
         prompt=prompt,
         start=_start,
@@ -246,8 +254,8 @@ def _demonstrate(
     return demonstrations
 
 
-def _horizon(digits: int, operands: int, operators: str, worked_steps: bool) -> int:
-    """Tokens of the longest solution at the corners of the operand range, and a few to spare."""
+def _longest(digits: int, operands: int, operators: str, worked_steps: bool) -> int:
+    """Tokens of the longest solution at the corners of the operand range."""
     corners = (0, 10 ** (digits - 1), 10**digits - 1)
     longest = 0
     for row in itertools.product(corners, repeat=operands):
@@ -255,7 +263,7 @@ def _horizon(digits: int, operands: int, operators: str, worked_steps: bool) -> 
             steps = worked.solution(row, "".join(symbols))
             written = steps if worked_steps else steps[-1:]
             longest = max(longest, len(";".join(written)) + 1)
-    return longest + 3
+    return longest
 
 
 def _operator_codes(operators: str) -> list[int]:

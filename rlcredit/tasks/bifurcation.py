@@ -13,8 +13,9 @@ branch of each decision (`?` instead, with chance `alias`), and `>`. The success
 where decision i is lost by a wrong branch; in a recoverable chain only if decision i + 1 is wrong
 too, or i is the last. The last token earns `success`; with `chance`, it earns 1 with this chance.
 
-`bifurcation_credit` has values, advantages and shares of the variance in closed form. `PRESETS` are
-worked examples; q is the chance that the policy takes the good branch of the decision in question.
+`bifurcation_credit` has values, advantages and shares of the variance in closed form. The presets
+(`bifurcation_chain.PRESETS`) are worked examples; q is the chance that the policy takes the good
+branch of the decision in question.
 
 - insight: the third of four decisions has 8 branches and the whole effect. Under the uniform policy
   the value is 0.2, flat, until it jumps to 0.9 or falls to 0.1; in general it is 0.1 + 0.8 q first.
@@ -39,38 +40,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlcredit.tasks.bifurcation_chain import (
+    SERIAL_DIGITS,
+    Chain,
+    numbers,
+    prompt_size,
+    repairable,
+    response_size,
+    settle,
+)
 from rlcredit.types import Array, InputError, Task, Transition
 
 CHARACTERS = ("_", *"0123456789", "?", ">", ".", ",", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 DIGIT, UNKNOWN, PROMPT_END, FILLER, BRANCH = (CHARACTERS.index(c) for c in "0?>.A")
 FILLERS = (FILLER, FILLER + 1)
-SERIAL_DIGITS = 3
 SERIALS = 10**SERIAL_DIGITS
 HOLD_OUT_EVERY = 5
-MOST_BRANCHES = len(CHARACTERS) - BRANCH
-MOST_PATHS = 2**48  # numbers of held-out problems stay below 2**63
-
-
-class Chain(NamedTuple):
-    """The settings of a chain; see `bifurcation`."""
-
-    gaps: tuple[float, ...] = (0.4, 0.4)
-    base: float = 0.1
-    branches: int = 2
-    recoverable: bool = False
-    filler: int = 1
-    delay: int = 1
-    alias: float = 0.0
-    chance: bool = False
-
-
-PRESETS = {
-    "insight": Chain(gaps=(0.0, 0.0, 0.8, 0.0), base=0.1, branches=8),
-    "two_approaches": Chain(gaps=(0.96,), base=0.02),
-    "recovery": Chain(gaps=(1.0, 0.0), base=0.0, recoverable=True),
-    "delayed_effect": Chain(gaps=(0.6, 0.0, 0.0, 0.0), base=0.2),
-}
-FIXED = ("gaps", "base", "branches", "recoverable")  # by a preset; the rest is free
 
 
 class Problem(NamedTuple):
@@ -114,8 +99,8 @@ def bifurcation(
       alias: chance that the prompt does not tell a good branch; chance: the reward is 0 or 1.
     Raises: InputError naming a setting that cannot be used.
     """
-    numbers = _numbers(gaps) if isinstance(gaps, str) else tuple(gaps)
-    given = Chain(numbers, base, branches, recoverable, filler, delay, alias, chance)
+    chances = numbers(gaps) if isinstance(gaps, str) else tuple(gaps)
+    given = Chain(chances, base, branches, recoverable, filler, delay, alias, chance)
     chain = settle(given, preset)
     return Task(
         name="bifurcation",
@@ -132,42 +117,8 @@ def bifurcation(
         text=text,
         expert=lambda problem, state: _expert(chain, problem, state),
         potential=lambda problem, state: _potential(chain, state),
+        outcomes=(lambda *args: _outcomes(chain, *args)) if chain.chance else None,
     )
-
-
-def settle(chain: Chain, preset: str = "") -> Chain:
-    """The chain with what the preset fixes; raises as `bifurcation`."""
-    if preset:
-        if preset not in PRESETS:
-            raise InputError(f"unknown preset {preset!r}; known are {', '.join(PRESETS)}")
-        fixed = {name: getattr(PRESETS[preset], name) for name in FIXED}
-        for name, value in fixed.items():
-            given = getattr(chain, name)
-            if given not in (value, getattr(Chain(), name)):
-                raise InputError(f"{name}={given} contradicts {preset=}, where it is {value}")
-        chain = chain._replace(**fixed)
-    _check(chain)
-    return chain
-
-
-def prompt_size(chain: Chain) -> int:
-    """Tokens of every prompt."""
-    return SERIAL_DIGITS + len(chain.gaps) + 1
-
-
-def response_size(chain: Chain) -> int:
-    """Tokens of every episode after its prompt."""
-    return len(chain.gaps) * (chain.filler + 1) + chain.delay
-
-
-def decision_columns(chain: Chain) -> np.ndarray:
-    """[decisions] int: where in a row the decisions stand."""
-    return prompt_size(chain) - 1 + (chain.filler + 1) * np.arange(1, len(chain.gaps) + 1)
-
-
-def repairable(chain: Chain) -> np.ndarray:
-    """[decisions] the gap of each decision that a good next one can still secure, else 0."""
-    return np.append(chain.gaps[:-1], 0) * chain.recoverable
 
 
 def text(tokens: Array) -> str:
@@ -214,6 +165,23 @@ def _prompt(problem: Problem) -> tuple[Array, Array]:
 
 
 def _step(chain: Chain, problem: Problem, state: State, token: Array, key: Array) -> Transition:
+    expected = _expected(chain, problem, state, token)
+    if not chain.chance:
+        return expected
+    return expected._replace(reward=jax.random.bernoulli(key, expected.reward).astype(jnp.float32))
+
+
+def _outcomes(chain: Chain, problem: Problem, state: State, token: Array):
+    """(chances, transitions): the draw at the end lost and won; before it only the first."""
+    expected = _expected(chain, problem, state, token)
+    two = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), expected)
+    won = jnp.arange(2, dtype=jnp.float32)
+    chances = jnp.stack([1 - expected.reward, expected.reward])
+    return chances, two._replace(reward=won)
+
+
+def _expected(chain: Chain, problem: Problem, state: State, token: Array) -> Transition:
+    """What a token does; the reward is the chance of success where it is still to be drawn."""
     decision, deciding = _decision(chain, state)
     good = deciding & (token == BRANCH + problem.good[decision])
     gap = jnp.asarray(chain.gaps, jnp.float32)[decision]
@@ -224,11 +192,10 @@ def _step(chain: Chain, problem: Problem, state: State, token: Array, key: Array
         pending=jnp.where(deciding, jnp.where(good, 0, left), state.pending),
     )
     success = jnp.minimum(after.secured, 1)  # the sum may be rounded up
-    earned = jax.random.bernoulli(key, success) if chain.chance else success
     ended = after.position == response_size(chain)
     return Transition(
         state=after,
-        reward=jnp.where(ended, earned, 0).astype(jnp.float32),
+        reward=jnp.where(ended, success, 0).astype(jnp.float32),
         terminated=ended,
         truncated=jnp.bool_(False),
         step_ended=deciding | ended,
@@ -271,28 +238,3 @@ def _fingerprint(problem: Problem, state: State) -> Array:
         mixed = (mixed ^ part.astype(jnp.uint32)) * jnp.uint32(16777619)
         mixed = mixed ^ (mixed >> 15)
     return mixed
-
-
-def _numbers(gaps: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(number) for number in gaps.split(","))
-    except ValueError as error:
-        raise InputError(f"gaps={gaps!r}: write numbers with commas between them") from error
-
-
-def _check(chain: Chain) -> None:
-    chances = {"base": chain.base, "alias": chain.alias}
-    chances |= {f"gaps[{i}]": gap for i, gap in enumerate(chain.gaps)}
-    for name, value in chances.items():
-        if not 0 <= value <= 1:
-            raise InputError(f"{name}={value} is not between 0 and 1")
-    if not chain.gaps:
-        raise InputError("gaps=() leaves bifurcation without a decision")
-    if chain.base + sum(chain.gaps) > 1 + 1e-9:
-        raise InputError(f"base={chain.base} and gaps={chain.gaps} add up to more than 1")
-    if chain.filler < 0 or chain.delay < 0:
-        raise InputError(f"filler={chain.filler}, delay={chain.delay}: neither can be negative")
-    if not 2 <= chain.branches <= MOST_BRANCHES:
-        raise InputError(f"branches={chain.branches} is not from 2 to {MOST_BRANCHES}")
-    if chain.branches ** len(chain.gaps) > MOST_PATHS:
-        raise InputError(f"branches={chain.branches} to the {len(chain.gaps)} exceed {MOST_PATHS}")

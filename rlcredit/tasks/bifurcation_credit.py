@@ -24,10 +24,9 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from rlcredit.tasks.bifurcation import (
-    BRANCH,
+from rlcredit.tasks.bifurcation import BRANCH, Problem
+from rlcredit.tasks.bifurcation_chain import (
     Chain,
-    Problem,
     decision_columns,
     prompt_size,
     repairable,

@@ -115,6 +115,7 @@ def maze(
         observation_capacity=observed,
         expert=expert,
         potential=potential,
+        outcomes=functools.partial(_outcomes, rules) if slip else None,
     )
 
 
@@ -175,8 +176,26 @@ def _start(problem: Problem) -> State:
 
 
 def _step(rules: Rules, problem: Problem, state: State, token: Array, key: Array) -> Transition:
+    direction = _direction(token)
+    if rules.slip:
+        direction = _slipped(rules.slip, direction, key)
+    return _turn(rules, problem, state, token, direction)
+
+
+def _outcomes(rules: Rules, problem: Problem, state: State, token: Array):
+    """(chances [4], transitions): the move that was meant, and those in the other directions."""
+    sides = len(grid.DIRECTIONS)
+    directions = (_direction(token) + jnp.arange(sides)) % sides
+    chances = jnp.full(sides, rules.slip / (sides - 1)).at[0].set(1 - rules.slip)
+    return chances, jax.vmap(lambda to: _turn(rules, problem, state, token, to))(directions)
+
+
+def _turn(
+    rules: Rules, problem: Problem, state: State, token: Array, direction: Array
+) -> Transition:
+    """What a token does if a move goes in `direction`."""
     thought = view.is_thought(token) & (state.thoughts < rules.think)
-    after = _moved(rules, problem, state, token, key)
+    after = _moved(problem, state, token, direction)
     pondering = state._replace(thoughts=state.thoughts + 1)
     after = jax.tree.map(lambda a, b: jnp.where(thought, a, b), pondering, after)
     terminated = ~thought & (after.cell == problem.exit_cell)
@@ -196,11 +215,12 @@ def _step(rules: Rules, problem: Problem, state: State, token: Array, key: Array
     )
 
 
-def _moved(rules: Rules, problem: Problem, state: State, token: Array, key: Array) -> State:
+def _direction(token: Array) -> Array:
+    return jnp.clip(token - view.FIRST_MOVE, 0, len(grid.DIRECTIONS) - 1)
+
+
+def _moved(problem: Problem, state: State, token: Array, direction: Array) -> State:
     """The state after a token that is not a thought."""
-    direction = jnp.clip(token - view.FIRST_MOVE, 0, len(grid.DIRECTIONS) - 1)
-    if rules.slip:
-        direction = _slipped(rules.slip, direction, key)
     target = _neighbours(problem)[state.cell, direction]
     closed = (target == problem.exit_cell) & ~state.has_key
     goes = view.is_move(token) & problem.openings[state.cell, direction] & ~closed

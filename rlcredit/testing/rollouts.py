@@ -1,16 +1,27 @@
-"""Random rollouts with all that a row may hold, evidence about them, and changes to both."""
+"""Random rollouts with all that a row may hold, evidence about them, and changes to both.
+
+Everything here is numpy, on the host: what a rule makes of it is the question, not how it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
 
 import jax
 import numpy as np
-import pytest
 
 from rlcredit.types import Rollout
 
 VOCABULARY = 7
 TOKEN_FIELDS = {"tokens": 0, "mask": False, "reward": 0, "log_prob": 0, "step": -1, "turn": -1}
 
+Evidence = Mapping[str, np.ndarray]
+Makers = Mapping[str, Callable[[np.random.Generator, Rollout], np.ndarray]]
 
-def random_rollout(rng, problems=4, samples=3, length=12) -> Rollout:
+
+def random_rollout(
+    rng: np.random.Generator, problems: int = 4, samples: int = 3, length: int = 12
+) -> Rollout:
     """A valid rollout: prompts, observations between and after chosen tokens, rewards at several.
 
     Rows differ in length, end either way or both, and the first has no chosen token. Rewards are
@@ -48,42 +59,65 @@ def random_rollout(rng, problems=4, samples=3, length=12) -> Rollout:
     )
 
 
-def _per_token(rng, rollout):
+def _per_token(rng: np.random.Generator, rollout: Rollout) -> np.ndarray:
     return np.where(rollout.mask, -rng.exponential(1.0, rollout.mask.shape), 0)
 
 
-EVIDENCE = {
-    "value": lambda rng, r: rng.normal(size=(*r.mask.shape[:2], r.mask.shape[2] + 1)),
+def _per_prefix(rng: np.random.Generator, rollout: Rollout) -> np.ndarray:
+    problems, samples, length = rollout.mask.shape
+    return rng.normal(size=(problems, samples, length + 1))
+
+
+EVIDENCE: Makers = {
+    "value": _per_prefix,
     "ref_log_prob": _per_token,
     "entropy": lambda rng, r: -_per_token(rng, r),
     "greedy_return": lambda rng, r: rng.integers(-8, 17, r.mask.shape[0]) / 8,
+    "exact_value": _per_prefix,
+    "fingerprint": lambda rng, r: (rng.integers(1, 4, r.mask.shape) * r.mask).astype(np.uint32),
 }
 
 
-def evidence_for(rng, rollout, names) -> dict:
-    """Random arrays of the documented shapes, float32."""
-    for name in names:
-        if name not in EVIDENCE:
-            pytest.fail(f"evidence {name!r} has no random arrays: add it to tests/rollouts.py")
-    return {name: EVIDENCE[name](rng, rollout).astype(np.float32) for name in names}
+def evidence_for(
+    rng: np.random.Generator, rollout: Rollout, names: Iterable[str], makers: Makers = EVIDENCE
+) -> dict[str, np.ndarray]:
+    """Random arrays of the documented shapes: integers as they are, all others float32.
+
+    A name without a maker gets numbers below 0 at the chosen tokens, [N, K, T].
+    """
+    made = {name: makers.get(name, _per_token)(rng, rollout) for name in names}
+    return {
+        name: array if np.issubdtype(array.dtype, np.integer) else array.astype(np.float32)
+        for name, array in made.items()
+    }
 
 
-def with_garbage(rollout, evidence, garbage):
-    """Both with `garbage` wherever the conventions say that nothing is read."""
+def with_garbage(
+    rollout: Rollout, evidence: Evidence, garbage: float
+) -> tuple[Rollout, dict[str, np.ndarray]]:
+    """Both with `garbage` wherever the conventions say that nothing is read.
+
+    Integers, which hold neither nan nor inf, become their complement there.
+    """
     unread = ~rollout.mask
     prefix = np.arange(rollout.mask.shape[2] + 1)
     bootstrap = (prefix == rollout.length[..., None]) & ~rollout.terminated[..., None]
     unread_value = np.concatenate([unread, np.ones_like(unread[..., :1])], axis=-1) & ~bootstrap
 
-    def spoil(array):
+    def spoil(array: np.ndarray) -> np.ndarray:
         places = {unread.shape: unread, unread_value.shape: unread_value}.get(array.shape)
-        return array if places is None else np.where(places, np.float32(garbage), array)
+        if places is None:
+            return array
+        whole = np.issubdtype(array.dtype, np.integer)
+        return np.where(places, ~array if whole else np.float32(garbage), array)
 
     spoiled = rollout._replace(reward=spoil(rollout.reward), log_prob=spoil(rollout.log_prob))
     return spoiled, {name: spoil(array) for name, array in evidence.items()}
 
 
-def move(rollout, evidence, source):
+def move(
+    rollout: Rollout, evidence: Evidence, source: np.ndarray
+) -> tuple[Rollout, dict[str, np.ndarray]]:
     """Tokens rearranged along the rows.
 
     Args:
@@ -96,10 +130,10 @@ def move(rollout, evidence, source):
     index = np.clip(source, 0, old_length - 1)
     observed = source == -1
 
-    def row(array, empty):
+    def row(array: np.ndarray, empty: float) -> np.ndarray:
         return np.where(here, np.take_along_axis(array, index, axis=-1), empty).astype(array.dtype)
 
-    def prefix_row(array):
+    def prefix_row(array: np.ndarray) -> np.ndarray:
         moved = np.pad(row(array[..., :-1], np.nan), ((0, 0), (0, 0), (0, 1)))
         final = np.take_along_axis(array, rollout.length[..., None], axis=-1)
         np.put_along_axis(moved, length[..., None], final, axis=-1)
@@ -117,7 +151,7 @@ def move(rollout, evidence, source):
     return rollout._replace(**fields, length=length), moved
 
 
-def padding(rollout, extra):
+def padding(rollout: Rollout, extra: int) -> np.ndarray:
     """`source` of `move` for rows that are longer by `extra` padding tokens."""
     shape = rollout.mask.shape
     return np.broadcast_to(
@@ -125,7 +159,7 @@ def padding(rollout, extra):
     )
 
 
-def observations(rng, rollout, extra):
+def observations(rng: np.random.Generator, rollout: Rollout, extra: int) -> np.ndarray:
     """`source` of `move` for rows with `extra` observation tokens inside, anywhere."""
     problems, samples, old_length = rollout.mask.shape
     source = np.empty((problems, samples, old_length + extra), int)
@@ -137,18 +171,25 @@ def observations(rng, rollout, extra):
     return source
 
 
-def permute_problems(rollout, evidence, order):
-    def take(leaf):
+def permute_problems(
+    rollout: Rollout, evidence: Evidence, order: np.ndarray
+) -> tuple[Rollout, dict[str, np.ndarray]]:
+    """Both with the problems in another order, [N]."""
+
+    def take(leaf: np.ndarray) -> np.ndarray:
         return leaf[order]
 
     return jax.tree.map(take, rollout), {name: take(array) for name, array in evidence.items()}
 
 
-def permute_samples(rollout, evidence, order):
-    """Args: order: [N, K] a permutation of the samples of each problem."""
+def permute_samples(
+    rollout: Rollout, evidence: Evidence, order: np.ndarray
+) -> tuple[Rollout, dict[str, np.ndarray]]:
+    """Both with the samples of each problem in another order, [N, K]; for rows without a tree."""
     problems = np.arange(order.shape[0])[:, None]
 
-    def take(leaf):
+    def take(leaf: np.ndarray) -> np.ndarray:
         return leaf[problems, order] if leaf.ndim >= 2 else leaf
 
-    return jax.tree.map(take, rollout), {name: take(array) for name, array in evidence.items()}
+    moved = jax.tree.map(take, rollout)._replace(parent=rollout.parent)
+    return moved, {name: take(array) for name, array in evidence.items()}

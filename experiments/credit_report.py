@@ -1,0 +1,169 @@
+"""Which credit rules find the tokens that earned the reward, and which give the right gradient?
+
+Three tasks are small enough that the exact credit of every token under the network itself is known:
+a chain with one early decision that counts, walks in a small maze told `warmer` at every step, and
+sums of two digits. A small transformer is looked at three times: new, after imitating a teacher who
+slips, and half trained. Every rule is judged on the same problems and the same drawn batches.
+
+    python experiments/credit_report.py
+    python experiments/credit_report.py --tasks maze --rules grpo rloo my_module:my_rule
+    python experiments/credit_report.py --samples 4 --draws 256
+
+`docs/extending.md` says what the figures mean. Rows of finished tasks and stages are kept: the same
+command goes on with the next ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import jax
+
+from rlcredit import credit, credit_view, oracle, run, sharding, train
+from rlcredit.advantages import ADVANTAGES
+from rlcredit.evidence import Context
+from rlcredit.metrics import progress
+from rlcredit.oracle.exam import CRITICS, Contestant, as_rows, make_exam
+from rlcredit.pretrain import demonstrations
+from rlcredit.stage import Stage
+from rlcredit.tasks import TASKS
+from rlcredit.train import Parts, Training
+from rlcredit.types import InputError, Task, TrainState
+
+Stop = Callable[[], bool]
+
+
+class Setting(NamedTuple):
+    """A task, and how long the network learns it."""
+
+    task: dict[str, object]
+    warm_steps: int
+    rl_steps: int  # to about half of what can be learned
+
+
+SETTINGS = {
+    "bifurcation": Setting({"preset": "delayed_effect"}, 60, 10),
+    "maze": Setting({"size": 3, "limit": 4, "braid": 1.0, "reward": "warmer"}, 150, 15),
+    "arithmetic": Setting(
+        {"digits": 1, "operators": "+", "worked_steps": False, "spare": 0}, 300, 15
+    ),
+}
+STAGES = ("fresh", "warm", "half-trained")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of a report; a run folder belongs to one of them."""
+
+    preset: Literal["cpu"] = "cpu"
+    run_dir: Path | None = None  # default: runs/credit-report-SEED
+    seed: int = 0
+    fresh: bool = False  # remove the report that the folder holds
+
+    tasks: tuple[Literal["bifurcation", "maze", "arithmetic"], ...] = tuple(SETTINGS)
+    rules: tuple[str, ...] = tuple(ADVANTAGES)  # or module:function
+    judged: int = 4  # held-out problems, the same for every rule and stage
+    draws: int = 64  # batches of `samples` episodes of each
+
+    training: Training = field(
+        default_factory=lambda: Training(
+            advantage="gae", width=32, layers=1, problems=32, samples=8, lanes=0, minibatches=1,
+            accumulate=1, learning_rate=3e-3, legal=True, wrong=0.5,
+        )
+    )  # fmt: skip
+
+
+VARIANTS = (
+    Contestant("gae", ("lambda_=0",)),
+    Contestant("gae", ("lambda_=0",), "trained"),
+    Contestant("grpo", reduce="sequence_mean"),
+    Contestant("gigpo", ("statistics=episodes",)),
+)
+BASELINE = Contestant("reinforce")
+
+
+def main(config: Config) -> None:
+    check_settings(config)
+    contestants = list(dict.fromkeys([BASELINE, *enter(config.rules)]))
+    folder = config.run_dir or Path(f"runs/credit-report-{config.seed}")
+    opened = run.open_run(folder, config, fresh=config.fresh, ignore=("fresh", "run_dir"))
+    with opened, run.stop_on_signal() as stop_requested:
+        rows = []
+        for name in config.tasks:
+            rows += examine(config, name, contestants, folder, stop_requested)
+        run.write_json(folder / "credit_report.json", rows)
+        run.write_text(folder / "credit_report.md", credit_view.markdown(rows) + "\n")
+        credit_view.print_tables(rows)
+        print(credit_view.fidelity_against_price(rows, folder / "credit_report.png"))
+
+
+def check_settings(config: Config) -> None:
+    for name in ("tasks", "rules"):
+        if not getattr(config, name):
+            raise InputError(f"{name} is empty: give one or more")
+    for name, least in (("judged", 1), ("draws", 2)):
+        if getattr(config, name) < least:
+            raise InputError(f"{name}={getattr(config, name)} must be {least} or more")
+
+
+def enter(rules: tuple[str, ...]) -> Iterator[Contestant]:
+    """Every rule, with each critic where it has one, and the variants."""
+    for name in rules:
+        evidence, _ = credit.signature(credit.resolve(name, ADVANTAGES, "advantage"))
+        critics = CRITICS if "value" in evidence else CRITICS[:1]
+        yield from (Contestant(name, critic=critic) for critic in critics)
+        yield from (variant for variant in VARIANTS if variant.name == name)
+
+
+def examine(
+    config: Config, name: str, contestants: list[Contestant], folder: Path, stop: Stop
+) -> list[dict]:
+    """Rows of one task: every contestant at every stage."""
+    task = TASKS[name](**SETTINGS[name].task)
+    parts = train.build(config.training, task)
+    problems = task.held_out(config.judged, config.seed)
+    context = Context(parts.policy, None, None, task, parts.sampling)
+    sizes = {"samples": config.training.samples, "draws": config.draws}
+    key, rows = jax.random.key(config.seed), []
+    price = oracle.make_pricer(context, problems, key, samples=config.training.samples)
+    exams = {own: make_exam(own, context, price, **sizes) for own in contestants}
+    states = train_stages(config, name, task, parts, folder / name, stop)
+    for stage, state in zip(STAGES, states, strict=True):
+        file = folder / f"rows-{name}-{stage}.json"
+        if not file.exists():
+            now = context._replace(params=state.params, ref_params=state.ref_params)
+            ground, results = oracle.prepare(now, problems), {}
+            with progress(len(exams), 0, f"{name}, {stage}") as show:
+                for contestant, exam in exams.items():
+                    if stop():
+                        raise run.Stopped(f"stopped before {name}, {stage} was done")
+                    results[contestant] = exam(ground, key)
+                    show(len(results), {})
+            about = {"task": name, "stage": stage, **sizes}
+            run.write_json(file, [about | row for row in as_rows(results, BASELINE)])
+        rows += json.loads(file.read_text())
+    return rows
+
+
+def train_stages(
+    config: Config, name: str, task: Task, parts: Parts, folder: Path, stop: Stop
+) -> Iterator[TrainState]:
+    """The network when it is new, after imitation, and half trained."""
+    training, setting, mesh = config.training, SETTINGS[name], sharding.make_mesh()
+    init_key, warm_key, rl_key = jax.random.split(jax.random.key(config.seed), 3)
+    state = train.untrained(parts, mesh, init_key)
+    yield state
+    data = demonstrations(task, training.wrong, seed=config.seed)
+    warm = Stage(f"{name}, warm start", folder / "warm", setting.warm_steps)
+    state = train.warm_start(warm, parts, mesh, state, warm_key, data, stop)
+    yield state
+    half = Stage(f"{name}, rl", folder / "rl", setting.rl_steps)
+    yield train.reinforce(half, training, parts, mesh, state, rl_key, stop)
+
+
+if __name__ == "__main__":
+    run.command_line(main, {"cpu": Config()})

@@ -1,0 +1,28 @@
+"""The truth about small tasks, and how credit rules compare with it."""
+
+from rlcredit.exact.objective import objective
+from rlcredit.exact.size import row_capacity, tree_size
+from rlcredit.exact.tree import Tree, enumerate_episodes
+from rlcredit.exact.values import Truth, exact, visits
+from rlcredit.oracle.ground import Ground, prepare
+from rlcredit.oracle.monte_carlo import MonteCarlo, monte_carlo_value
+from rlcredit.oracle.price import make_pricer
+from rlcredit.oracle.report import Card, make_judge
+
+__all__ = [
+    "Card",
+    "Ground",
+    "MonteCarlo",
+    "Tree",
+    "Truth",
+    "enumerate_episodes",
+    "exact",
+    "make_judge",
+    "make_pricer",
+    "monte_carlo_value",
+    "objective",
+    "prepare",
+    "row_capacity",
+    "tree_size",
+    "visits",
+]
