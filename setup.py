@@ -32,7 +32,7 @@ setup(
         "rich>=13.0",
     ],
     extras_require={
-        "dev": [*PLOTS, "build>=1.2", "pytest>=8.0", "pytest-xdist>=3.5", "ruff>=0.14"],
+        "dev": [*PLOTS, "build>=1.2", "pytest>=8.0", "pytest-xdist>=3.8", "ruff>=0.14"],
         "plots": PLOTS,
         "peers": [*PLOTS, "jumanji>=1.1"],
         "tpu": ["jax[tpu]"],

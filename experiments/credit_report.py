@@ -41,18 +41,20 @@ class Setting(NamedTuple):
     """A task, and how long the network learns it."""
 
     task: dict[str, object]
+    wrong: float  # chance that the teacher slips
     warm_steps: int
     rl_steps: int  # to about half of what can be learned
 
 
 SETTINGS = {
-    "bifurcation": Setting({"preset": "delayed_effect"}, 60, 10),
-    "maze": Setting({"size": 3, "limit": 4, "braid": 1.0, "reward": "warmer"}, 150, 15),
+    "bifurcation": Setting({"preset": "delayed_effect"}, 0.3, 200, 20),
+    "maze": Setting({"size": 3, "limit": 4, "braid": 1.0, "reward": "warmer"}, 0.5, 150, 15),
     "arithmetic": Setting(
-        {"digits": 1, "operators": "+", "worked_steps": False, "spare": 0}, 300, 15
+        {"digits": 1, "operators": "+", "worked_steps": False, "spare": 0}, 0.5, 300, 15
     ),
 }
 STAGES = ("fresh", "warm", "half-trained")
+NO_USE = ("steps", "warm_steps", "wrong", "evaluate_every", "checkpoint_every")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Config:
     training: Training = field(
         default_factory=lambda: Training(
             advantage="gae", width=32, layers=1, problems=32, samples=8, lanes=0, minibatches=1,
-            accumulate=1, learning_rate=3e-3, legal=True, wrong=0.5,
+            accumulate=1, learning_rate=3e-3, legal=True,
         )
     )  # fmt: skip
 
@@ -108,6 +110,12 @@ def check_settings(config: Config) -> None:
     for name, least in (("judged", 1), ("draws", 2)):
         if getattr(config, name) < least:
             raise InputError(f"{name}={getattr(config, name)} must be {least} or more")
+    for name in NO_USE:
+        if getattr(config.training, name) != getattr(Training(), name):
+            raise InputError(f"{name} has no use in a report: each task has its own setting")
+    learner = config.training.advantage
+    if "value" not in credit.signature(credit.resolve(learner, ADVANTAGES, "advantage"))[0]:
+        raise InputError(f"advantage={learner!r} trains no critic, and rules are judged with it")
 
 
 def enter(rules: tuple[str, ...]) -> Iterator[Contestant]:
@@ -129,14 +137,14 @@ def examine(
     context = Context(parts.policy, None, None, task, parts.sampling)
     sizes = {"samples": config.training.samples, "draws": config.draws}
     key, rows = jax.random.key(config.seed), []
+    prepare = oracle.make_prepare(context, problems)
     price = oracle.make_pricer(context, problems, key, samples=config.training.samples)
     exams = {own: make_exam(own, context, price, **sizes) for own in contestants}
     states = train_stages(config, name, task, parts, folder / name, stop)
     for stage, state in zip(STAGES, states, strict=True):
         file = folder / f"rows-{name}-{stage}.json"
         if not file.exists():
-            now = context._replace(params=state.params, ref_params=state.ref_params)
-            ground, results = oracle.prepare(now, problems), {}
+            ground, results = prepare(state.params, state.ref_params), {}
             with progress(len(exams), 0, f"{name}, {stage}") as show:
                 for contestant, exam in exams.items():
                     if stop():
@@ -157,7 +165,7 @@ def train_stages(
     init_key, warm_key, rl_key = jax.random.split(jax.random.key(config.seed), 3)
     state = train.untrained(parts, mesh, init_key)
     yield state
-    data = demonstrations(task, training.wrong, seed=config.seed)
+    data = demonstrations(task, setting.wrong, seed=config.seed)
     warm = Stage(f"{name}, warm start", folder / "warm", setting.warm_steps)
     state = train.warm_start(warm, parts, mesh, state, warm_key, data, stop)
     yield state

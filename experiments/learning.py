@@ -55,7 +55,10 @@ class Config:
     fresh: bool = False  # remove the comparison that the folder holds
 
     # Of `python -m rlcredit list`, or module:function.
-    rules: tuple[str, ...] = ("reinforce", "reinforce_baseline", "rloo", "grpo", "gae")
+    rules: tuple[str, ...] = (
+        *("reinforce", "reinforce_baseline", "reinforce_pp", "grpo", "dr_grpo", "rloo", "gigpo"),
+        *("turn_loo", "remax", "gae", "td_lambda"),
+    )
     seeds: int = 8  # that learn at once
     budget: float = 400  # thousands of tokens charged to each seed of a rule
     points: int = 20  # evaluations on the way

@@ -13,8 +13,8 @@ from rlcredit.figures import save_panels
 COLUMNS = {
     "bias": ("bias", "{:.3f}"),
     "cosine": ("cosine", "{:.3f}"),
-    "variance": ("variance_ratio", "{:.2f}"),
-    "signal": ("signal_at_equal_price", "{:.2f}"),
+    "variance": ("variance_ratio", "{:.2g}"),
+    "signal": ("signal_at_equal_price", "{:.2g}"),
     "rmse": ("rmse", "{:.3f}"),
     "shifted": ("shift_rmse", "{:.3f}"),
     "Spearman": ("spearman", "{:.2f}"),
@@ -23,7 +23,7 @@ COLUMNS = {
     "leakage": ("leakage", "{:.2f}"),
     "recall": ("recall", "{:.2f}"),
 }
-SHORT = ("bias", "cosine", "variance", "Spearman", "leakage")
+SHORT = ("bias", "cosine", "variance", "leakage")
 UNKNOWN = "-"
 
 

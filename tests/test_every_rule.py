@@ -47,7 +47,7 @@ def test_every_rule_trains(settings):
     collect = train.make_collect(training, parts, sharding.make_mesh(jax.devices()[:1]))
     optimizer = update.guarded(1e-3)
     step = stubs.quick_jit(train.make_train_step(training, parts, collect, optimizer))
-    params = jax.jit(parts.policy.init)(jax.random.key(0))
+    params = stubs.parameters(parts.policy, seed=0)
     state = update.initial_state(params, optimizer, jax.random.key(1))
     for _ in range(2):
         state, metrics = step(state)

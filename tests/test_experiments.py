@@ -39,8 +39,8 @@ def call(monkeypatch, *flags):
 
 def start(*flags, shell=""):
     """The script in a process of its own, on one device; `shell` runs before it."""
-    command = ["bash", "-c", f'{shell}exec "$@"', "bash", sys.executable, str(SCRIPT)]
-    command += [*SMALL, *map(str, flags)]
+    command = ["bash", "-c", f'{shell}exec "$@"', "bash", sys.executable]
+    command += [str(ROOT / "tests" / "small_run.py"), str(SCRIPT), *SMALL, *map(str, flags)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": CACHE}
     return subprocess.Popen(
         command,

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import small_run
 
 from rlcredit.metrics import read_rows
 
@@ -32,6 +33,13 @@ def call(monkeypatch, name, *flags):
     """The script in this process; its exit status."""
     script = EXPERIMENTS / f"{name}.py"
     monkeypatch.setattr(sys, "argv", [str(script), *map(str, flags)])
+    with monkeypatch.context() as patched:
+        for patch in small_run.patches():
+            patched.setattr(*patch)
+        return run(script)
+
+
+def run(script):
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as stop:

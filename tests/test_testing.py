@@ -18,6 +18,7 @@ from rlcredit.advantages import ADVANTAGES
 from rlcredit.advantages.outcome import episode_return, spread
 from rlcredit.recurrence import discounted_return, last_chosen
 from rlcredit.testing import PROPERTIES, assert_advantage, check_advantage, rollouts
+from rlcredit.testing.card import as_text
 from rlcredit.testing.check import find
 from rlcredit.testing.subject import example, make_subject
 from rlcredit.types import InputError
@@ -299,3 +300,12 @@ def test_a_rule_of_another_file_in_a_process_of_its_own(tmp_path):
         "finite",
         "uphill",  # the reward comes long after the choice that earned it
     ]
+
+
+def test_a_rules_report_card_on_the_command_line(capsys):
+    main(["check", "reinforce", "--oracle", "--json"])
+    card = json.loads(capsys.readouterr().out)["card"]
+    assert card.keys() >= {"bias", "cosine", "signal", "leakage"} and card["company"] == "none"
+    assert card["bias"]["value"] < 1e-4 and card["variance_ratio"]["value"] == 1
+    printed = as_text(card)
+    assert re.search(r"bias +\d\S+ +\[", printed) and "charge_ratio" in printed

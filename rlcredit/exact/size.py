@@ -62,8 +62,8 @@ def row_capacity(task: Task, *, legal: bool, budget: int) -> int:
         if most > budget or not size.exact:
             tokens = "legal tokens" if legal else "any tokens (legal=True leaves fewer)"
             raise InputError(
-                f"a problem of task {task.name!r} has {size} episodes of {tokens}, above the "
-                f"budget of {budget:,}; estimate by Monte Carlo instead: oracle.monte_carlo_value"
+                f"a problem of task {task.name!r} has {size} episodes of {tokens}, too many for "
+                f"the budget of {budget:,}; estimate by Monte Carlo: oracle.monte_carlo_value"
             )
     return most
 
@@ -108,9 +108,7 @@ def _over(episodes: Episode) -> np.ndarray:
 @functools.lru_cache(maxsize=64)
 def _follower(task: Task, legal: bool) -> Callable:
     """`(problem, episodes [B]) -> (episodes after every possible token and answer, source row)`."""
-    one = jax.jit(
-        jax.vmap(functools.partial(_followers, task, legal), in_axes=(None, 0)),
-    )
+    one = jax.jit(jax.vmap(functools.partial(_followers, task, legal), in_axes=(None, 0)))
 
     def follow(problem: PyTree, episodes: Episode) -> tuple[Episode, np.ndarray]:
         count = episodes.position.shape[0]

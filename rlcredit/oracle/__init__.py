@@ -4,7 +4,7 @@ from rlcredit.exact.objective import objective
 from rlcredit.exact.size import row_capacity, tree_size
 from rlcredit.exact.tree import Tree, enumerate_episodes
 from rlcredit.exact.values import Truth, exact, visits
-from rlcredit.oracle.ground import Ground, prepare
+from rlcredit.oracle.ground import Ground, make_prepare, prepare
 from rlcredit.oracle.monte_carlo import MonteCarlo, monte_carlo_value
 from rlcredit.oracle.price import make_pricer
 from rlcredit.oracle.report import Card, make_judge
@@ -18,6 +18,7 @@ __all__ = [
     "enumerate_episodes",
     "exact",
     "make_judge",
+    "make_prepare",
     "make_pricer",
     "monte_carlo_value",
     "objective",

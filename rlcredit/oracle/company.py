@@ -8,6 +8,7 @@ alone needs none.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -49,11 +50,18 @@ class Company(NamedTuple):
 
 def drawn(ground: Ground, samples: int, count: int, key: Array) -> Company:
     """Batches as sampling gives them."""
-    log_chance = jnp.log(ground.truth.probability)  # -inf for rows that do not exist
-    problems = log_chance.shape[0]
-    row = jax.random.categorical(key, log_chance, shape=(count, samples, problems))
-    weight = jnp.full((count, problems), 1 / count)
-    return Company(jnp.swapaxes(row, 1, 2).astype(jnp.int32), weight)
+    problems = ground.truth.probability.shape[0]
+    row = _draw(ground.truth.probability, key, (count, problems, samples))
+    return Company(row, jnp.full((count, problems), 1 / count))
+
+
+@functools.partial(jax.jit, static_argnames="shape")
+def _draw(probability: Array, key: Array, shape: tuple[int, int, int]) -> Array:
+    """[J, N, K] rows, each as likely as it is, by the inverse of the distribution function."""
+    below = jnp.cumsum(probability, axis=1)
+    level = jax.random.uniform(key, shape) * below[None, :, -1:]
+    find = jax.vmap(lambda edges, level: jnp.searchsorted(edges, level, side="right"), (0, 1), 1)
+    return jnp.minimum(find(below, level), probability.shape[1] - 1).astype(jnp.int32)
 
 
 def every(ground: Ground, samples: int) -> Company | None:
@@ -61,7 +69,7 @@ def every(ground: Ground, samples: int) -> Company | None:
 
     The same for all problems at a time, each with the weight that it has in each.
     """
-    problems, rows = ground.truth.probability.shape
+    rows = ground.truth.probability.shape[1]
     if rows ** (samples - 1) > MOST_COMPANIES:
         return None
     others = np.indices((rows,) * (samples - 1)).reshape(samples - 1, rows ** (samples - 1)).T
@@ -83,7 +91,8 @@ def sampled(method: Method, scene: Scene, row: Array) -> tuple[Array, Array, Arr
     def one(row: Array) -> tuple[Array, Array, Array]:
         raw, weighted = _assigned(method, scene, row)
         edge = _taken(scene.ground.edge, row)
-        return raw, weighted, sum_by_edge(edge, weighted, scene.ground.visit.shape[1]) / row.shape[1]
+        of_edges = sum_by_edge(edge, weighted, scene.ground.visit.shape[1])
+        return raw, weighted, of_edges / row.shape[1]
 
     return jax.lax.map(one, row)
 

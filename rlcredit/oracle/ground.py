@@ -7,6 +7,8 @@ so once these are known a rule costs no further pass of the network.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -19,7 +21,7 @@ from rlcredit.exact.size import tree_size
 from rlcredit.exact.tree import Tree, enumerate_episodes
 from rlcredit.exact.values import Truth, exact
 from rlcredit.score import score
-from rlcredit.types import Array, InputError, PyTree
+from rlcredit.types import Array, InputError, Policy, PyTree, Sampling
 
 MOST_ROWS = 2**13  # of one problem
 MOST_SCORES = 2**29  # numbers in all scores together, 2 GB
@@ -41,40 +43,48 @@ class Ground(NamedTuple):
 
 
 def prepare(context: Context, problems: PyTree) -> Ground:
-    """Grow and score the trees of some problems.
+    """The ground of some problems, under the context's parameters.
 
     Args: problems: leaves [N, ...].
     Raises: InputError, naming the size, if a tree or the scores are too large.
     """
-    rows = _rows(context, problems)
+    return make_prepare(context, problems)(context.params, context.ref_params)
+
+
+def make_prepare(context: Context, problems: PyTree) -> Callable[[PyTree, PyTree], Ground]:
+    """`prepare(params, ref_params) -> Ground`: `prepare` for several policies, compiled once."""
+    rows, sampling = _rows(context, problems), context.sampling
 
     @jax.jit
-    def grow(params: PyTree, problems: PyTree) -> tuple[Tree, Truth]:
-        legal = context.sampling.legal
-        tree = enumerate_episodes(context.task, problems, legal=legal, capacity=rows)
-        return tree, exact(context.policy, params, tree, context.sampling)
+    def grow(params: PyTree) -> tuple[Tree, Truth]:
+        tree = enumerate_episodes(context.task, problems, legal=sampling.legal, capacity=rows)
+        return tree, exact(context.policy, params, tree, sampling)
 
-    tree, truth = grow(context.params, problems)
-    edge, row, column = _number_edges(tree)
-    count, edges = row.shape
-    _check_scores(context.params, count, edges)
-    real = row >= 0
-    at = (np.arange(count)[:, None], np.maximum(row, 0), column)
-    visited = jnp.broadcast_to(truth.probability[..., None], edge.shape)
-    visit = sum_by_edge(edge, visited, edges)
-    advantage = jnp.where(real, truth.advantage[at], 0)
-    scores = jnp.where(real[..., None], _scores(context, tree, *at), 0)
-    return Ground(
-        context=context,
-        tree=tree,
-        truth=truth,
-        edge=edge,
-        visit=visit,
-        advantage=advantage,
-        node=tree.node[at] * edge.shape[2] + column,
-        scores=scores,
-        gradient=jnp.einsum("ne,nep->p", visit * advantage, scores) / count,
-    )
+    scores_of = jax.jit(functools.partial(_scores, context.policy, sampling))
+
+    def ground(params: PyTree, ref_params: PyTree) -> Ground:
+        tree, truth = grow(params)
+        edge, row, column = _number_edges(tree)
+        count, edges = row.shape
+        _check_scores(params, count, edges)
+        real, at = row >= 0, (np.arange(count)[:, None], np.maximum(row, 0), column)
+        visited = jnp.broadcast_to(truth.probability[..., None], edge.shape)
+        visit = sum_by_edge(edge, visited, edges)
+        advantage = jnp.where(real, truth.advantage[at], 0)
+        scores = jnp.where(real[..., None], scores_of(params, tree.rollout, *at), 0)
+        return Ground(
+            context=context._replace(params=params, ref_params=ref_params),
+            tree=tree,
+            truth=truth,
+            edge=edge,
+            visit=visit,
+            advantage=advantage,
+            node=tree.node[at] * edge.shape[2] + column,
+            scores=scores,
+            gradient=jnp.einsum("ne,nep->p", visit * advantage, scores) / count,
+        )
+
+    return ground
 
 
 def sum_by_edge(edge: Array, worth: Array, edges: int) -> Array:
@@ -128,33 +138,31 @@ def _number_edges(tree: Tree) -> tuple[Array, np.ndarray, np.ndarray]:
     return jnp.asarray(number), row, column
 
 
-def _scores(context: Context, tree: Tree, problem, row, column) -> Array:
+def _scores(policy: Policy, sampling: Sampling, params, rollout, problem, row, column) -> Array:
     """[N, E, P] gradients of the log-probability of the tokens at (problem, row, column)."""
-    problem = np.broadcast_to(problem, row.shape)
-    shape, sampling = row.shape, context.sampling
-    flat, unravel = ravel_pytree(context.params)
+    flat, unravel = ravel_pytree(params)
 
-    @jax.jit
-    def all_scores(flat: Array, tokens: Array, legal: Array | None, column: Array) -> Array:
-        def one(edge: tuple) -> Array:
-            tokens, legal, column = edge
+    def one(edge: tuple) -> Array:
+        tokens, legal, column = edge
 
-            def log_prob(flat: Array) -> Array:
-                scored = score(
-                    context.policy, unravel(flat), tokens[None], sampling=sampling,
-                    legal=None if legal is None else legal[None],
-                )  # fmt: skip
-                return scored.log_prob[0, column]
+        def log_prob(flat: Array) -> Array:
+            allowed = None if legal is None else legal[None]
+            scored = score(policy, unravel(flat), tokens[None], sampling=sampling, legal=allowed)
+            return scored.log_prob[0, column]
 
-            return jax.grad(log_prob)(flat)
-
-        return jax.lax.map(one, (tokens, legal, column), batch_size=_AT_A_TIME)
+        return jax.grad(log_prob)(flat)
 
     tokens, legal = (
-        None if leaf is None else leaf[problem, row].reshape(-1, *leaf.shape[2:])
-        for leaf in (tree.rollout.tokens, tree.rollout.legal)
+        None if leaf is None else leaf[problem, row].reshape(row.size, *leaf.shape[2:])
+        for leaf in (rollout.tokens, rollout.legal)
     )
-    return all_scores(flat, tokens, legal, jnp.asarray(column.reshape(-1))).reshape(*shape, -1)
+    whole = -row.size % _AT_A_TIME  # a last batch of another size would be compiled for itself
+    edges = jax.tree.map(
+        lambda leaf: jnp.concatenate([leaf, leaf[:1].repeat(whole, axis=0)]),
+        (tokens, legal, jnp.asarray(column).reshape(-1)),
+    )
+    scores = jax.lax.map(one, edges, batch_size=_AT_A_TIME)
+    return scores[: row.size].reshape(*row.shape, -1)
 
 
 def _check_scores(params: PyTree, problems: int, edges: int) -> None:

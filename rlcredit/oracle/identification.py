@@ -50,7 +50,7 @@ def identification(batches: Judged) -> dict[str, np.ndarray]:
     - sign_accuracy: share of the tokens that matter whose credit has the right sign;
     - leakage: share of all absolute credit that went to tokens that hardly matter;
     - recall: share of an episode's d decisions among its d tokens of largest absolute credit,
-      tokens of equal credit taken in part; the mean over episodes with a decision.
+      tokens of equal credit taken in part; the mean over episodes with decisions and other tokens.
     """
     each = [
         _of_batch(Judged(*(leaf[number] for leaf in batches)))

@@ -67,7 +67,8 @@ def make_judge(
 
     Args:
       samples: K; draws: batches that are drawn, and companies where not all can be gone through.
-      critic: what evidence `value` is: the exact one, that of the network, or the mean return.
+      critic: what evidence `value` is: the exact one, that of the network, or the mean return. With
+        any but the exact one a rule that bootstraps where an episode is cut is biased.
       reduce: how the loss weighs the tokens; None weighs all alike, as the true gradient does.
     Raises: InputError for a critic of another name, and for evidence that cannot be had of a tree.
     """
@@ -162,7 +163,8 @@ def _company(
 ) -> tuple[str, Company]:
     across_samples, across_problems = compared
     if not across_samples and not across_problems:
-        return "none", company.drawn(ground, samples, 1, key)
+        none = company.drawn(ground, samples, draws, key)
+        return "none", Company(none.row[:1], jnp.ones_like(none.weight[:1]))
     if not across_problems or ground.visit.shape[0] == 1:
         all_of_them = company.every(ground, samples)
         if all_of_them is not None:
@@ -197,6 +199,7 @@ def _gradient(
     return figures, noise
 
 
+@jax.jit
 def _shuffled(ground: Ground, key: Array) -> Ground:
     """The same with each row's rewards in another order among its chosen tokens."""
     rollout = ground.tree.rollout
