@@ -7,14 +7,14 @@ import jax
 import numpy as np
 import pytest
 from stubs import parameters, quick_jit
-from tree_reference import CASES, ground_of
+from tree_reference import CASES, ground_of, problems_of
 
 from rlcredit import credit
 from rlcredit.advantages import ADVANTAGES
 from rlcredit.evidence import EVIDENCE
 from rlcredit.losses import REDUCERS
-from rlcredit.oracle import Card, make_judge
-from rlcredit.oracle.report import make_measured, with_critic
+from rlcredit.oracle import Card, make_judge, report
+from rlcredit.oracle.judge import make_measured, with_critic
 from rlcredit.types import InputError, Price
 
 FIGURES = {
@@ -54,6 +54,16 @@ def test_a_perfect_rule_has_a_perfect_card():
         np.testing.assert_allclose(value_of(card, name), wanted, atol=1e-5, err_msg=name)
     assert value_of(card, "leakage") < 0.1
     assert np.isnan(value_of(card, "recall"))  # every move is a decision
+
+
+def test_a_report_is_the_judges_card_on_the_prepared_ground():
+    rule, context = credit.bind("exact", ADVANTAGES, "advantage"), ground().context
+    with mock.patch.object(jax, "jit", quick_jit):
+        card = report(
+            rule, context, problems_of(context.task), jax.random.key(7), samples=2, draws=24
+        )
+    for name, figure in card_of("exact").figures.items():
+        np.testing.assert_allclose(card.figures[name], figure, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("rule, kind, bias", [("rloo", "every", 0), ("dr_grpo", "every", 0.5)])

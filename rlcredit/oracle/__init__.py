@@ -5,9 +5,9 @@ from rlcredit.exact.size import row_capacity, tree_size
 from rlcredit.exact.tree import Tree, enumerate_episodes
 from rlcredit.exact.values import Truth, exact, visits
 from rlcredit.oracle.ground import Ground, make_prepare, prepare
+from rlcredit.oracle.judge import Card, make_judge, report
 from rlcredit.oracle.monte_carlo import MonteCarlo, monte_carlo_value
 from rlcredit.oracle.price import make_pricer
-from rlcredit.oracle.report import Card, make_judge
 
 __all__ = [
     "Card",
@@ -23,6 +23,7 @@ __all__ = [
     "monte_carlo_value",
     "objective",
     "prepare",
+    "report",
     "row_capacity",
     "tree_size",
     "visits",

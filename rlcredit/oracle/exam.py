@@ -12,8 +12,8 @@ from rlcredit.evidence import EVIDENCE, Context
 from rlcredit.losses import REDUCERS
 from rlcredit.oracle.estimate import Estimate, ratio_of
 from rlcredit.oracle.ground import Ground
+from rlcredit.oracle.judge import Card, Critic, make_judge
 from rlcredit.oracle.price import Price
-from rlcredit.oracle.report import Card, Critic, make_judge
 from rlcredit.types import Array
 
 CRITICS: tuple[Critic, ...] = get_args(Critic)

@@ -11,7 +11,7 @@ import jax
 
 from rlcredit import credit, types
 from rlcredit.evidence import EVIDENCE, Context
-from rlcredit.oracle.report import Critic, with_critic
+from rlcredit.oracle.judge import Critic, with_critic
 from rlcredit.rollout import sample
 from rlcredit.types import Array, PyTree, Rollout
 

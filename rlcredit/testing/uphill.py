@@ -17,7 +17,7 @@ from rlcredit.evidence import EVIDENCE, Context
 from rlcredit.oracle.company import Method, Scene, every, expected_weights
 from rlcredit.oracle.estimate import Estimate, direction
 from rlcredit.oracle.ground import gradients
-from rlcredit.oracle.report import make_measured
+from rlcredit.oracle.judge import make_measured
 from rlcredit.policy import Architecture, transformer
 from rlcredit.tasks import TASKS
 from rlcredit.testing.subject import Subject

@@ -21,9 +21,9 @@ from rlcredit.losses.reducers import Reducer
 from rlcredit.oracle import company
 from rlcredit.oracle.company import Company, Method, Scene
 from rlcredit.oracle.estimate import Estimate, direction, exactly, mean_of
-from rlcredit.oracle.ground import Ground, gradients
+from rlcredit.oracle.ground import Ground, gradients, prepare
 from rlcredit.oracle.identification import identification, judged, shift_invariant_rmse
-from rlcredit.types import Array, InputError, Price, Rollout, Task
+from rlcredit.types import Array, InputError, Price, PyTree, Rollout, Task
 
 Critic = Literal["exact", "trained", "constant"]
 
@@ -38,6 +38,35 @@ class Card(NamedTuple):
     company: str  # "none", "every" or "drawn": how the expected gradient was found
     asks_for_value: bool
     noise: np.ndarray  # [J] squared distance of each drawn update's gradient to the mean one
+
+
+def report(
+    rule: credit.Bound,
+    context: Context,
+    problems: PyTree,
+    key: Array,
+    *,
+    samples: int,
+    draws: int = 64,
+    critic: Critic = "exact",
+    reduce: Reducer | None = None,
+    providers: credit.Providers = EVIDENCE,
+) -> Card:
+    """The card of one rule under the policy, parameters, task and sampling of the context.
+
+    Args: problems: leaves [N, ...]; the others as `make_judge`, which says what the figures are.
+    Raises: InputError as `prepare` and `make_judge`.
+    """
+    judge = make_judge(
+        rule,
+        context,
+        samples=samples,
+        draws=draws,
+        critic=critic,
+        reduce=reduce,
+        providers=providers,
+    )
+    return judge(prepare(context, problems), key)
 
 
 def make_judge(
