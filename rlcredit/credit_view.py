@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from rich.console import Console
@@ -25,6 +26,7 @@ COLUMNS = {
 }
 SHORT = ("bias", "cosine", "variance", "leakage")
 UNKNOWN = "-"
+MARKERS = "os^vD<>P*"  # hollow, and one fewer than colours, so that no two rules look alike
 
 
 def label(row: dict) -> str:
@@ -80,14 +82,17 @@ def fidelity_against_price(rows: list[dict], path: Path, stage: str = "warm") ->
 
     def draw(panels) -> None:
         for axes, (task, own) in zip(panels, grounds.items(), strict=True):
-            for row in own:
+            for row, marker in zip(own, itertools.cycle(MARKERS), strict=False):
                 price, fidelity = row["price"]["charge_ratio"], row["spearman"]["value"]
-                axes.plot(price, fidelity, "o")
-                axes.annotate(label(row), (price, fidelity), fontsize=6)
+                axes.plot(price, fidelity, marker, fillstyle="none", ls="", label=label(row))
             axes.set_xscale("log")
             axes.set_title(task, fontsize=9)
-            axes.set_xlabel("charged tokens, over those of reinforce")
+            axes.set_xlabel("charge, over reinforce's")
         panels[0].set_ylabel("Spearman, with the exact credit")
+        figure = panels[0].figure
+        figure.set_size_inches(12, 4)
+        handles, names = panels[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside right center", fontsize=7)
 
     return save_panels(path, f"fidelity against price, {stage}", len(grounds), draw)
 
