@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from rlcredit.trees import owners
 from rlcredit.types import Array, Rollout
 
 # Folded in before a branch's own numbers; no position of a row is ever this large.
@@ -49,19 +50,5 @@ def position_keys(rollout: Rollout) -> Array:
     """[N, K, T] the key that each position was drawn with: its row's, or that of the ancestor that
     the position was copied from.
     """
-    samples, length = rollout.tokens.shape[1:]
-    position = jnp.arange(length)[None]
-
-    def owners(parent: Array, branch_at: Array) -> Array:
-        def copied(owner: Array) -> Array:
-            return position < branch_at[owner]
-
-        first = jnp.broadcast_to(jnp.arange(samples)[:, None], (samples, length))
-        return jax.lax.while_loop(
-            lambda owner: jnp.any(copied(owner)),
-            lambda owner: jnp.where(copied(owner), parent[owner], owner),
-            first,
-        )
-
-    owner = jax.vmap(owners)(rollout.parent, rollout.branch_at)
+    owner = owners(rollout.parent, rollout.branch_at, rollout.tokens.shape[-1])
     return jax.vmap(lambda key, owner: key[owner])(rollout.key, owner)

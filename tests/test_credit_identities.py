@@ -12,7 +12,7 @@ import pytest
 from rlcredit import credit
 from rlcredit.advantages import ADVANTAGES
 from rlcredit.recurrence import next_value
-from rlcredit.testing import rollouts
+from rlcredit.testing import measured, rollouts
 from rlcredit.types import Rollout
 
 
@@ -28,7 +28,7 @@ def rollout():
 
 @pytest.fixture(scope="module")
 def evidence(rollout):
-    return rollouts.evidence_for(np.random.default_rng(8), rollout, rollouts.EVIDENCE)
+    return measured.evidence_for(np.random.default_rng(8), rollout, measured.EVIDENCE)
 
 
 def close(got, want, atol=1e-5):

@@ -9,7 +9,7 @@ from stubs import quick_jit
 
 from rlcredit import credit
 from rlcredit.advantages import ADVANTAGES
-from rlcredit.testing import rollouts
+from rlcredit.testing import measured, rollouts
 from rlcredit.types import InputError
 
 grpo = quick_jit(ADVANTAGES["grpo"])
@@ -30,7 +30,7 @@ def gigpo(rollout, fingerprint, *, statistics="steps", **settings):
 def example(seed=0, **sizes):
     rng = np.random.default_rng(seed)
     rollout = rollouts.random_rollout(rng, **sizes)
-    return rollout, rollouts.evidence_for(rng, rollout, ["fingerprint"])["fingerprint"]
+    return rollout, measured.evidence_for(rng, rollout, ["fingerprint"])["fingerprint"]
 
 
 def group(steps, rewards):

@@ -8,7 +8,7 @@ import reference_losses
 
 from rlcredit.losses import REDUCERS, kl_in_reward, kl_loss
 from rlcredit.losses.kl import ESTIMATORS
-from rlcredit.testing import rollouts
+from rlcredit.testing import measured, rollouts
 
 LOGITS = jnp.array([0.4, -0.3, 1.1, 0.0])
 REF = jax.nn.log_softmax(jnp.array([-0.2, 0.9, 0.3, 0.5]))
@@ -104,7 +104,7 @@ def test_loss_and_reward_equal_their_references_under_garbage(name):
     rng = np.random.default_rng(0)
     rollout = rollouts.random_rollout(rng)
     mask, reward, log_prob = rollout.mask, rollout.reward, rollout.log_prob
-    ref_log_prob = rollouts.evidence_for(rng, rollout, ["ref_log_prob"])["ref_log_prob"]
+    ref_log_prob = measured.evidence_for(rng, rollout, ["ref_log_prob"])["ref_log_prob"]
     spoiled = [np.where(mask, a, np.nan) for a in (reward, log_prob, ref_log_prob)]
     weight = np.asarray(REDUCERS["token_mean"](mask))
 

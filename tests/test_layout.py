@@ -14,15 +14,17 @@ ALLOWED = {
     "types": set(),
     "masked": {"types"},
     "recurrence": {"types"},
-    "keys": {"types"},
+    "trees": {"types"},
+    "units": {"types", "trees"},
+    "keys": {"types", "trees"},
     "episode": {"types", "keys"},
     "task_check": {"types", "episode"},
     "kernels": {"types"},
     "tasks": {"types", "keys"},
     "policy": {"types"},
     "sharding": {"types"},
-    "advantages": {"types", "masked", "recurrence"},
-    "losses": {"types", "masked"},
+    "advantages": {"types", "masked", "recurrence", "trees", "units"},
+    "losses": {"types", "masked", "units"},
     "score": {"types", "kernels"},
     "lanes": {"types", "kernels", "keys", "episode"},
     "rollout": {"types", "keys", "episode", "task_check", "lanes", "sharding"},
@@ -30,6 +32,7 @@ ALLOWED = {
     "exact": {"types", "keys", "episode", "score"},
     "evidence": {
         *("types", "masked", "keys", "episode", "score", "rollout", "sharding", "exact"),
+        *("trees", "units", "lanes", "branching", "policy"),
     },
     "credit": {"types", "evidence"},
     "update": {"types", "masked", "losses", "score", "credit"},
@@ -42,11 +45,11 @@ ALLOWED = {
     "stage": {"types", "checkpoint", "metrics", "run"},
     "train": {
         *("types", "masked", "sharding", "policy", "rollout", "evidence", "advantages", "losses"),
-        *("credit", "update", "pretrain", "summary", "stage"),
+        *("credit", "update", "pretrain", "summary", "stage", "branching", "units"),
     },
     "oracle": {
         *("types", "masked", "score", "rollout", "branching", "exact", "evidence", "credit"),
-        *("losses", "advantages"),
+        *("losses", "advantages", "keys", "trees", "units"),
     },
     "comparison": {"types", "masked", "sharding", "update", "rollout", "stage", "train"},
     "credit_view": {"figures"},
@@ -59,7 +62,9 @@ ALLOWED = {
     "new_advantage": {"types", "advantages", "catalogue"},
     "__main__": {
         *("types", "advantages", "evidence", "credit", "catalogue", "new_advantage", "testing"),
+        *("survey",),
     },
+    "survey": {"types"},
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SCRIPTS = sorted((ROOT / "experiments").glob("*.py"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlcredit import recurrence
-from rlcredit.testing import rollouts
+from rlcredit.testing import measured, rollouts
 
 ROWS, LENGTH = 200, 12
 DISCOUNT, LAMBDA = 0.9, 0.7
@@ -135,7 +135,7 @@ def test_last_chosen_is_one_token_or_none():
 def test_next_value_equals_the_loop(seed):
     rng = np.random.default_rng(seed)
     rollout = rollouts.random_rollout(rng)
-    value = rollouts.evidence_for(rng, rollout, ["value"])["value"]
+    value = measured.evidence_for(rng, rollout, ["value"])["value"]
     want = np.zeros(rollout.mask.shape)
     for row in np.ndindex(rollout.mask.shape[:2]):
         following = 0 if rollout.terminated[row] else value[row][rollout.length[row]]

@@ -4,22 +4,30 @@ A provider is `(context, rollout, key) -> (array, price)` and documents its arra
 losses ask for evidence by name, as a keyword-only argument without a default.
 """
 
-from rlcredit.evidence.context import Context
+from rlcredit.evidence.context import Context, Probing
+from rlcredit.evidence.edge import edge
 from rlcredit.evidence.entropy import entropy
 from rlcredit.evidence.exact_advantage import exact_advantage
 from rlcredit.evidence.exact_value import exact_value
 from rlcredit.evidence.fingerprint import fingerprint
 from rlcredit.evidence.greedy_return import greedy_return
+from rlcredit.evidence.node import node
+from rlcredit.evidence.node_value import node_value
 from rlcredit.evidence.ref_log_prob import ref_log_prob
+from rlcredit.evidence.unit import unit
 from rlcredit.evidence.value import value
 
-__all__ = ["EVIDENCE", "Context"]
+__all__ = ["EVIDENCE", "Context", "Probing"]
 
 EVIDENCE = {
     "value": value,
     "ref_log_prob": ref_log_prob,
     "entropy": entropy,
     "greedy_return": greedy_return,
+    "unit": unit,
+    "node": node,
+    "edge": edge,
+    "node_value": node_value,
     "fingerprint": fingerprint,
     "exact_value": exact_value,
     "exact_advantage": exact_advantage,

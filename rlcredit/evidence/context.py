@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from rlcredit.score import Scores, score
 from rlcredit.types import Layout, Policy, Price, PyTree, Rollout, Sampling, Task
+
+
+@dataclass(frozen=True)
+class Probing:
+    """How evidence is measured, where there is a choice."""
+
+    unit: str = "step"  # what credit is given to as one, of `rlcredit.units`
+    most_units: int = 16  # of an episode; the last one takes all that follows
+    continuations: int = 4  # new episodes from each prefix that is continued
+    scorer: str = "checker"  # what scores steps and prefixes, of `rlcredit.evidence.scorers`
+    noise: float = 0.0  # standard deviation of what is added to each score
+    players: int = (
+        4  # units of an episode that form coalitions; the last one takes all that follows
+    )
+    orders: int = 16  # in which they join, where there are too many players for all coalitions
 
 
 class Context(NamedTuple):
@@ -19,6 +35,7 @@ class Context(NamedTuple):
     task: Task
     sampling: Sampling
     layout: Layout = Layout()
+    probing: Probing = Probing()
 
 
 def score_rollout(context: Context, params: PyTree, rollout: Rollout) -> tuple[Scores, Price]:

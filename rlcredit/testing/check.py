@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rlcredit.testing.measured import Makers
 from rlcredit.testing.properties import PROPERTIES
-from rlcredit.testing.rollouts import Makers
 from rlcredit.testing.subject import Subject, make_subject
 from rlcredit.testing.verdict import Finding
 
@@ -28,7 +28,7 @@ def check_advantage(
       name: what to call a function in the findings, by default its own name.
       hyperparameters: those that differ from the defaults.
       evidence: name -> `(rng, rollout) -> array`, random evidence of your own. What has no maker,
-        here or in `rollouts.EVIDENCE`, is random numbers below 0 at the chosen tokens, [N, K, T].
+        here or in `measured.EVIDENCE`, is random numbers below 0 at the chosen tokens, [N, K, T].
     Raises: InputError naming an unknown rule or hyperparameter.
     """
     subject = make_subject(rule, name=name, hyperparameters=hyperparameters, evidence=evidence)

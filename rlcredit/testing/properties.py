@@ -15,6 +15,7 @@ import numpy as np
 
 from rlcredit import credit, sharding
 from rlcredit.testing import rollouts
+from rlcredit.testing.measured import evidence_for
 from rlcredit.testing.subject import Subject, example
 from rlcredit.testing.uphill import unbiased, uphill
 from rlcredit.testing.verdict import PASSED, Verdict, arrays, nowhere, same, worst
@@ -111,12 +112,16 @@ def equal_rewards(subject: Subject) -> Verdict:
     if not CLAIMS_ZERO.search(subject.documentation):
         return Verdict("not claimed", "the docstring does not say `exactly 0 ... equal`")
     size, value = (a.ravel() for a in np.mgrid[2:17, 1:20])
-    rollout, evidence = example(subject, problems=size.size, samples=16, length=3)
+    rng = np.random.default_rng(0)
     mask = (np.arange(16) < size[:, None])[..., None] & (np.arange(3) == 2)
-    reward = np.where(mask, np.float32(value / 20)[:, None, None], 0)
-    batches = jax.tree.map(
-        lambda leaf: leaf[:, None], (rollout._replace(mask=mask, reward=reward), evidence)
+    rollout = rollouts.random_rollout(rng, size.size, 16, 3)._replace(
+        mask=mask,
+        reward=np.where(mask, np.float32(value / 20)[:, None, None], 0),
+        step=np.where(mask, 0, -1).astype(np.int32),
+        turn=np.where(mask, 0, -1).astype(np.int32),
     )
+    evidence = evidence_for(rng, rollout, subject.rule.evidence, subject.makers)
+    batches = jax.tree.map(lambda leaf: leaf[:, None], (rollout, evidence))
     advantage = np.asarray(jax.vmap(subject.assign)(*batches).advantage)[:, 0]
     for group in np.flatnonzero(advantage.any(axis=(1, 2)))[:1]:  # the first one
         seen = advantage[group][mask[group]][0]

@@ -1,22 +1,19 @@
-"""Random rollouts with all that a row may hold, evidence about them, and changes to both.
+"""Random rollouts with all that a row may hold, and changes to them and to evidence about them.
 
 Everything here is numpy, on the host: what a rule makes of it is the question, not how it was made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-
 import jax
 import numpy as np
 
+from rlcredit.testing.grafts import in_other_order
+from rlcredit.testing.measured import Evidence
 from rlcredit.types import Rollout
 
 VOCABULARY = 7
 TOKEN_FIELDS = {"tokens": 0, "mask": False, "reward": 0, "log_prob": 0, "step": -1, "turn": -1}
-
-Evidence = Mapping[str, np.ndarray]
-Makers = Mapping[str, Callable[[np.random.Generator, Rollout], np.ndarray]]
 
 
 def random_rollout(
@@ -24,7 +21,7 @@ def random_rollout(
 ) -> Rollout:
     """A valid rollout: prompts, observations between and after chosen tokens, rewards at several.
 
-    Rows differ in length, end either way or both, and the first has no chosen token. Rewards are
+    Rows are roots, differ in length, end either way or both; the first has no chosen token. Rewards are
     multiples of 1/8, so that float32 sums of them are exact in any order.
     """
     shape = (problems, samples, length)
@@ -57,39 +54,6 @@ def random_rollout(
         problem=np.arange(problems, dtype=np.int32),
         key=jax.random.split(jax.random.key(int(rng.integers(2**31))), shape[:2]),
     )
-
-
-def _per_token(rng: np.random.Generator, rollout: Rollout) -> np.ndarray:
-    return np.where(rollout.mask, -rng.exponential(1.0, rollout.mask.shape), 0)
-
-
-def _per_prefix(rng: np.random.Generator, rollout: Rollout) -> np.ndarray:
-    problems, samples, length = rollout.mask.shape
-    return rng.normal(size=(problems, samples, length + 1))
-
-
-EVIDENCE: Makers = {
-    "value": _per_prefix,
-    "ref_log_prob": _per_token,
-    "entropy": lambda rng, r: -_per_token(rng, r),
-    "greedy_return": lambda rng, r: rng.integers(-8, 17, r.mask.shape[0]) / 8,
-    "exact_value": _per_prefix,
-    "fingerprint": lambda rng, r: (rng.integers(1, 4, r.mask.shape) * r.mask).astype(np.uint32),
-}
-
-
-def evidence_for(
-    rng: np.random.Generator, rollout: Rollout, names: Iterable[str], makers: Makers = EVIDENCE
-) -> dict[str, np.ndarray]:
-    """Random arrays of the documented shapes: integers as they are, all others float32.
-
-    A name without a maker gets numbers below 0 at the chosen tokens, [N, K, T].
-    """
-    made = {name: makers.get(name, _per_token)(rng, rollout) for name in names}
-    return {
-        name: array if np.issubdtype(array.dtype, np.integer) else array.astype(np.float32)
-        for name, array in made.items()
-    }
 
 
 def with_garbage(
@@ -144,11 +108,12 @@ def move(
     fields["tokens"] = np.where(observed, 1, fields["tokens"]).astype(np.int32)
     moved = {}
     for name, array in evidence.items():
-        if array.ndim < 3:
-            moved[name] = array
-        else:
-            moved[name] = row(array, 0) if array.shape[2] == old_length else prefix_row(array)
-    return rollout._replace(**fields, length=length), moved
+        by_token = {old_length: lambda a: row(a, 0), old_length + 1: prefix_row}
+        change = by_token.get(array.shape[2]) if array.ndim == 3 else None
+        moved[name] = change(array) if change else array
+    reached = source == rollout.branch_at[..., None]
+    branch_at = np.where(rollout.branch_at > 0, reached.argmax(axis=-1), 0)
+    return rollout._replace(**fields, length=length, branch_at=branch_at.astype(np.int32)), moved
 
 
 def padding(rollout: Rollout, extra: int) -> np.ndarray:
@@ -160,14 +125,19 @@ def padding(rollout: Rollout, extra: int) -> np.ndarray:
 
 
 def observations(rng: np.random.Generator, rollout: Rollout, extra: int) -> np.ndarray:
-    """`source` of `move` for rows with `extra` observation tokens inside, anywhere."""
+    """`source` of `move` for rows with `extra` observation tokens inside, anywhere; what a row
+    shares with its parent holds those of the parent.
+    """
     problems, samples, old_length = rollout.mask.shape
+    before = np.empty((problems, samples, extra), int)  # old tokens; the length: at the end
     source = np.empty((problems, samples, old_length + extra), int)
-    for row in np.ndindex(problems, samples):
-        places = rng.integers(
-            1, rollout.length[row] + 1, extra
-        )  # before old token p; p = length: at the end
-        source[row] = np.insert(np.arange(old_length), places, -1)
+    for n, k in np.ndindex(problems, samples):
+        at = rollout.branch_at[n, k]
+        shared = before[n, rollout.parent[n, k]] if at else np.empty(0, int)
+        shared = shared[shared <= at]
+        own = rng.integers(at + 1, rollout.length[n, k] + 1, extra - len(shared))
+        before[n, k] = np.concatenate([shared, own])
+        source[n, k] = np.insert(np.arange(old_length), before[n, k], -1)
     return source
 
 
@@ -185,11 +155,12 @@ def permute_problems(
 def permute_samples(
     rollout: Rollout, evidence: Evidence, order: np.ndarray
 ) -> tuple[Rollout, dict[str, np.ndarray]]:
-    """Both with the samples of each problem in another order, [N, K]; for rows without a tree."""
+    """Both with the samples of each problem in another order, [N, K]."""
     problems = np.arange(order.shape[0])[:, None]
 
     def take(leaf: np.ndarray) -> np.ndarray:
         return leaf[problems, order] if leaf.ndim >= 2 else leaf
 
-    moved = jax.tree.map(take, rollout)._replace(parent=rollout.parent)
+    parent = in_other_order(rollout.parent, order)
+    moved = jax.tree.map(take, rollout)._replace(parent=parent)
     return moved, {name: take(array) for name, array in evidence.items()}

@@ -12,7 +12,9 @@ import numpy as np
 
 from rlcredit import credit
 from rlcredit.advantages import ADVANTAGES
-from rlcredit.testing import rollouts
+from rlcredit.testing import measured
+from rlcredit.testing.grafts import graft
+from rlcredit.testing.rollouts import random_rollout
 from rlcredit.types import InputError, Rollout
 
 
@@ -22,7 +24,7 @@ class Subject(NamedTuple):
     rule: credit.Bound
     documentation: str  # its docstring on one line
     assign: Callable  # `credit.assign` of the rule, jitted: (rollout, evidence) -> Credit
-    makers: rollouts.Makers  # evidence by name; all other evidence is random, [N, K, T]
+    makers: measured.Makers  # evidence by name; all other evidence is random, [N, K, T]
 
 
 def make_subject(
@@ -30,7 +32,7 @@ def make_subject(
     *,
     name: str | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
-    evidence: rollouts.Makers | None = None,
+    evidence: measured.Makers | None = None,
 ) -> Subject:
     """Args as `check_advantage`. Raises: InputError naming an unknown rule or hyperparameter."""
     by_name = isinstance(rule, str)
@@ -43,18 +45,18 @@ def make_subject(
     return Subject(
         rule=bound,
         documentation=_documentation(function),
-        assign=jax.jit(lambda rollout, measured: credit.assign(bound, rollout, measured)),
-        makers=rollouts.EVIDENCE | dict(evidence or {}),
+        assign=jax.jit(lambda rollout, evidence: credit.assign(bound, rollout, evidence)),
+        makers=measured.EVIDENCE | dict(evidence or {}),
     )
 
 
 def example(
     subject: Subject, seed: int = 0, *, problems: int = 4, samples: int = 3, length: int = 12
 ) -> tuple[Rollout, dict[str, np.ndarray]]:
-    """A random rollout, and the evidence about it that the rule asks for."""
+    """A random rollout with trees in it, and the evidence about it that the rule asks for."""
     rng = np.random.default_rng(seed)
-    rollout = rollouts.random_rollout(rng, problems, samples, length)
-    return rollout, rollouts.evidence_for(rng, rollout, subject.rule.evidence, subject.makers)
+    rollout = graft(rng, random_rollout(rng, problems, samples, length))
+    return rollout, measured.evidence_for(rng, rollout, subject.rule.evidence, subject.makers)
 
 
 def _documentation(function: Callable) -> str:
