@@ -1,7 +1,7 @@
-"""Rows that share prefixes by sampling: who owns which token, where a tree forks, what nodes are worth.
+"""Rows that share prefixes by sampling: who owns a token, where a tree forks, what nodes are worth.
 
-A tree is in `Rollout.parent` and `Rollout.branch_at`. The *node* of a token is the prefix before it;
-a row *forks* at t where another row of its tree leaves the prefix `tokens[:t]`. Rows that were
+A tree is in `Rollout.parent` and `Rollout.branch_at`. The *node* of a token is the prefix before
+it; a row *forks* at t where another row of its tree leaves the prefix `tokens[:t]`. Rows that were
 sampled apart are in different nodes from their first token on, even if they chose the same tokens;
 the prompt is the node that all of a problem's rows share.
 """
@@ -45,7 +45,7 @@ def nodes(rollout: Rollout) -> Array:
     A node is named by the owner of the token before it. Before its first chosen token every row of
     a problem is in node 0.
     """
-    samples, length = rollout.mask.shape[1:]
+    length = rollout.mask.shape[-1]
     owner = owners(rollout.parent, rollout.branch_at, length)
     before = jnp.pad(owner[..., :-1], ((0, 0), (0, 0), (1, 0)))
     begun = jnp.cumsum(rollout.mask, axis=-1) - rollout.mask > 0
@@ -54,9 +54,9 @@ def nodes(rollout: Rollout) -> Array:
 
 
 def children(rollout: Rollout) -> Array:
-    """[N, K, T] float32: how many ways rows go on from the node of each chosen token; 0 off the mask.
+    """[N, K, T] float32: how many ways rows go on from the node of each chosen token.
 
-    1 where a row does not fork. Rows without a chosen token are not counted.
+    0 off the mask, 1 where a row does not fork. Rows without a chosen token are not counted.
     """
     return by_node(_first_of_edge(rollout), nodes(rollout), rollout.mask)
 

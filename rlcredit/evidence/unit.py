@@ -10,7 +10,8 @@ from rlcredit.types import Array, Price, Rollout
 def unit(context: Context, rollout: Rollout, key: Array) -> tuple[Array, Price]:
     """[N, K, T] int32: 0, 1, 2, ... along each row, -1 off the mask; see `rlcredit.units`.
 
-    A row has at most `probing.most_units`. Units cut by entropy take a forward pass, others nothing.
+    A row has at most `probing.most_units`. Units cut by entropy take one
+    forward pass, others nothing.
 
     Raises: InputError naming an unknown unit or one of its settings.
     """

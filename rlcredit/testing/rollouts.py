@@ -21,8 +21,8 @@ def random_rollout(
 ) -> Rollout:
     """A valid rollout: prompts, observations between and after chosen tokens, rewards at several.
 
-    Rows are roots, differ in length, end either way or both; the first has no chosen token. Rewards are
-    multiples of 1/8, so that float32 sums of them are exact in any order.
+    Rows are roots, differ in length, end either way or both; the first has no chosen token. Rewards
+    are multiples of 1/8, so that float32 sums of them are exact in any order.
     """
     shape = (problems, samples, length)
     position = np.arange(length)
