@@ -46,8 +46,8 @@ def segment(rollout: Rollout, *, length: int = 8) -> Array:
 def low_probability(rollout: Rollout, *, threshold: float = 0.9, every: int = 5) -> Array:
     """Pieces that begin with every `every`-th token whose probability was below `threshold`.
 
-    The cut of SPO-chain, where a piece is made of equally many tokens at which the policy could well
-    have gone on otherwise. Guo et al., 2025, arXiv 2505.23564.
+    The cut of SPO-chain, where a piece is made of equally many tokens at which the policy could
+    well have gone on otherwise. Guo et al., 2025, arXiv 2505.23564.
     """
     mask = rollout.mask
     unsure = mask & (jnp.exp(jnp.where(mask, rollout.log_prob, 0)) < threshold)
@@ -112,6 +112,11 @@ def find(name: str) -> tuple[Callable[..., Array], bool]:
 def numbered(begins: Array, mask: Array) -> Array:
     """Unit numbers of rows [..., T] where `begins` marks the chosen tokens that open a unit."""
     return jnp.where(mask, jnp.cumsum(begins & mask, axis=-1, dtype=jnp.int32) - 1, -1)
+
+
+def chosen(unit: Array, mask: Array) -> Array:
+    """Unit numbers as evidence, -1 off the mask whatever lies there."""
+    return jnp.where(mask, unit, -1)
 
 
 def capped(unit: Array, most: int) -> Array:

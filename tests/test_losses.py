@@ -11,7 +11,8 @@ import reference_losses
 from rlcredit import credit, masked, sharding
 from rlcredit.losses import LOSSES, REDUCERS, value_loss
 from rlcredit.losses.ratio import MAX_LOG_RATIO
-from rlcredit.testing import measured, rollouts
+from rlcredit.testing import rollouts
+from rlcredit.testing.measured import evidence_for
 
 SETTINGS = {
     "ppo": [{"clip_low": 0.1, "clip_high": 0.5}, {"dual_clip": 1.5}],
@@ -37,7 +38,7 @@ def example(seed=0):
         "log_prob": near,
         "old_log_prob": old_log_prob,
         "advantage": np.where(mask, rng.normal(size=mask.shape), 0).astype(np.float32),
-        **measured.evidence_for(rng, rollout, ["ref_log_prob", "entropy"]),
+        **evidence_for(rng, rollout, ["ref_log_prob", "entropy"]),
     }
     return mask, arguments
 

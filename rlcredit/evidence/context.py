@@ -20,9 +20,7 @@ class Probing:
     continuations: int = 4  # new episodes from each prefix that is continued
     scorer: str = "checker"  # what scores steps and prefixes, of `rlcredit.evidence.scorers`
     noise: float = 0.0  # standard deviation of what is added to each score
-    players: int = (
-        4  # units of an episode that form coalitions; the last one takes all that follows
-    )
+    players: int = 4  # units of an episode that form coalitions; the last one takes the rest
     orders: int = 16  # in which they join, where there are too many players for all coalitions
 
 
