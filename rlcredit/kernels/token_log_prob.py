@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import lax
 
+from rlcredit.kernels.chunked import FORBIDDEN, token_log_prob_chunked
 from rlcredit.types import Array
 
-# Stands for -inf: exp of it is 0, and unlike -inf its product with 0 is 0 in value and gradient.
-FORBIDDEN = -1e30
+LARGE = 4096  # vocabulary from which on pieces are worth their loop
 
 
 def token_log_prob(
@@ -17,24 +17,40 @@ def token_log_prob(
     tokens: Array,
     *,
     temperature: float = 1.0,
+    bias: Array | None = None,
     legal: Array | None = None,
 ) -> tuple[Array, Array]:
-    """log pi(token) and the entropy of pi = softmax(hidden @ head / temperature).
+    """log pi(token) and the entropy of pi = softmax((hidden @ head + bias) / temperature).
+
+    From `LARGE` tokens of vocabulary on the logits are never held as a whole: see `chunked`.
 
     Args:
       hidden: [..., H] the states that predict `tokens`, any float dtype.
-      head: [H, V]; tokens: [...] int32 in [0, V).
+      head: [H, V]; bias: [V]; tokens: [...] int32 in [0, V).
       legal: [..., V] bool; the others get probability 0. A row without a legal token is uniform.
     Returns: (log_prob, entropy), both [...] float32.
     """
-    return log_prob_and_entropy(logits(hidden, head, temperature, legal), tokens)
+    if head.shape[1] >= LARGE:
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        allowed = None if legal is None else legal.reshape(-1, legal.shape[-1])
+        of_rows = token_log_prob_chunked(
+            rows, head, tokens.reshape(-1), temperature=temperature, bias=bias, legal=allowed
+        )
+        return tuple(array.reshape(tokens.shape) for array in of_rows)
+    return log_prob_and_entropy(logits(hidden, head, temperature, legal, bias), tokens)
 
 
 def logits(
-    hidden: Array, head: Array, temperature: float = 1.0, legal: Array | None = None
+    hidden: Array,
+    head: Array,
+    temperature: float = 1.0,
+    legal: Array | None = None,
+    bias: Array | None = None,
 ) -> Array:
     """[..., V] float32 logits at `temperature`, `FORBIDDEN` where not legal."""
     raw = jnp.matmul(hidden, head.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    if bias is not None:
+        raw += bias.astype(jnp.float32)
     scaled = raw / temperature
     return scaled if legal is None else jnp.where(legal, scaled, FORBIDDEN)
 
