@@ -71,14 +71,14 @@ def enter(training: Training, task: Task, mesh: Mesh, key: Array) -> Entrant:
     Raises: InputError as `train.build` and `train.check_fit`.
     """
     parts = train.build(training, task)
-    collect = charging(task, train.make_collect(training, parts, mesh))
+    collect = charging(train.make_collect(training, parts, mesh))
     train.check_fit(training, parts, jax.jit(collect), train.untrained(parts, mesh, key), key)
     optimizer = update.guarded(update.inverse_sqrt(training.learning_rate))
     step = train.make_train_step(training, parts, collect, optimizer)
     return Entrant(training.advantage, parts, optimizer, step)
 
 
-def charging(task: Task, collect: Collect) -> Collect:
+def charging(collect: Collect) -> Collect:
     """The same `collect` with one more metric, `charged`, the price of a step in tokens.
 
     charged = tokens sampled + tokens scored, of rollout and evidence together.
@@ -90,8 +90,7 @@ def charging(task: Task, collect: Collect) -> Collect:
 
     def charged_collect(state: TrainState, key: Array):
         rollout, evidence, assigned, metrics = collect(state, key)
-        prompt_length = jax.vmap(task.prompt)(rollout.problem)[1]
-        for_rollout = metrics["tokens"] + jnp.sum(prompt_length)
+        for_rollout = metrics["tokens"] + metrics["tokens_read"]
         for_evidence = metrics["price/tokens_sampled"] + metrics["price/tokens_scored"]
         return rollout, evidence, assigned, metrics | {"charged": for_rollout + for_evidence}
 

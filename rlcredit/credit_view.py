@@ -34,6 +34,8 @@ def label(row: dict) -> str:
     notes = [*row["hyperparameters"]]
     if row["asks_for_value"]:
         notes.append(f"{row['critic']} critic")
+    if row["branching"]:
+        notes.append("trees")
     if row["reduce"]:
         notes.append(row["reduce"])
     return " ".join([row["name"], *([f"({', '.join(notes)})"] if notes else [])])

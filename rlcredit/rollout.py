@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from rlcredit import masked
 from rlcredit.episode import begin
 from rlcredit.keys import episode_keys
 from rlcredit.lanes import Queue, Read, finished, prompt_rows, spent, work_off
@@ -80,7 +81,24 @@ def drop_unscored(rollout: Rollout) -> Rollout:
     They then count in no group, loss or metric, rather than poisoning or dragging them down.
     """
     reward = jnp.where(rollout.mask, rollout.reward, 0)
-    mask = rollout.mask & jnp.all(jnp.isfinite(reward), axis=-1, keepdims=True)
+    return _keep(rollout, jnp.all(jnp.isfinite(reward), axis=-1))
+
+
+def drop_equal(rollout: Rollout) -> Rollout:
+    """Problems whose episodes all earned the same lose all of their mask, and what was under it.
+
+    They say nothing of which episode was better, but would count in the mean of a loss. DAPO, Yu et
+    al., 2025, arXiv 2503.14476, samples until a batch is full of others; here it stays smaller.
+    """
+    total = masked.sum(rollout.reward, rollout.mask, axis=-1)
+    present = jnp.any(rollout.mask, axis=-1)
+    most, least = (f(total, present, axis=1, keepdims=True) for f in (masked.max, masked.min))
+    return _keep(rollout, jnp.broadcast_to(most > least, total.shape))
+
+
+def _keep(rollout: Rollout, episodes: Array) -> Rollout:
+    """The rollout without the mask of all but these episodes [N, K], and what was under it."""
+    mask = rollout.mask & episodes[..., None]
 
     def kept(values: Array | None, empty: float) -> Array | None:
         if values is None:

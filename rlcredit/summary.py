@@ -15,8 +15,8 @@ def rollout_metrics(
 
     `reward_std` is the mean over problems of the deviation among their samples. `adv/raw_*` is what
     the rule returned, `adv/final_*` what the loss sees, over the tokens that are learned from;
-    `price/*` what the evidence cost; `occupancy` the share of lane-steps of the sampling that wrote
-    a token.
+    `tokens_read` counts those of prompts and prefixes that sampling went on from; `price/*` is what
+    the evidence cost; `occupancy` the share of lane-steps of the sampling that wrote a token.
     """
     mask, own = rollout.mask, owned(rollout)
     total = masked.sum(rollout.reward, mask, axis=-1)
@@ -31,6 +31,7 @@ def rollout_metrics(
         "completions/max_length": jnp.max(length),
         "completions/truncated_ratio": masked.mean(rollout.truncated, present),
         "tokens": masked.count(own),
+        "tokens_read": jnp.float32(sampled.tokens_scored),
         "occupancy": 1 - sampled.idle_lane_steps / sampled.lane_steps,
         "adv/raw_mean": masked.mean(raw, own),
         "adv/raw_std": masked.std(raw, own),

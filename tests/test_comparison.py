@@ -105,7 +105,7 @@ def test_a_step_is_charged_what_was_sampled_and_scored(monkeypatch):
 
     monkeypatch.setattr(train, "sample", noted)
     training = Training(advantage="gae", **SMALL)
-    collect = comparison.charging(TASK, train.make_collect(training, parts, MESH))
+    collect = comparison.charging(train.make_collect(training, parts, MESH))
     call = quick_jit(lambda *given: (collect(*given)[-1]["charged"], prices[-1]))
     charged, (price, length) = call(row(states("gae"), 0), jax.random.key(1))
     rollout = price.tokens_sampled + price.tokens_scored

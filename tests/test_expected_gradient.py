@@ -14,20 +14,27 @@ from tree_reference import first_problem, ground_of
 
 from rlcredit import credit
 from rlcredit.advantages import ADVANTAGES
+from rlcredit.evidence import Probing
 from rlcredit.losses import REDUCERS
-from rlcredit.oracle import company
+from rlcredit.oracle import batch, company
+from rlcredit.oracle.batch import Growth
 from rlcredit.oracle.company import Method, Scene
 from rlcredit.oracle.estimate import direction
 from rlcredit.oracle.ground import gradients
 
 NAMES = ["recovery", "maze", "slip"]
+APART = Growth()
+
+
+def method_of(rule, reduce):
+    return Method(rule, reduce and REDUCERS[reduce], APART, Probing())
 
 
 @functools.cache
 def expectation(rule, reduce=None, **hyperparameters):
     """(scene, row, across) -> [J, N, E]; jitted."""
     bound = credit.bind(rule, ADVANTAGES, "advantage", hyperparameters)
-    method = Method(bound, reduce and REDUCERS[reduce])
+    method = method_of(bound, reduce)
     call = functools.partial(company.expected_weights, method)
     return quick_jit(call, static_argnames="across")
 
@@ -38,18 +45,19 @@ def scene_of(ground, critic="exact", scale=1.0):
         value = jnp.full_like(value, 0.3)
     evidence = {"value": value, "exact_advantage": ground.truth.advantage}
     light = ground._replace(context=None, scores=None, gradient=None)
-    return Scene(light, evidence, jnp.float32(scale))
+    return Scene(light, evidence, ground.truth.probability, jnp.float32(scale))
 
 
 def alone(ground, samples=1):
     """A company for rules that look at one episode alone."""
     shape = (1, ground.visit.shape[0], samples)
-    return company.Company(jnp.zeros(shape, jnp.int32), jnp.ones(shape[:2]))
+    rows = batch.apart(jnp.zeros(shape, jnp.int32), jax.random.key(0))
+    return company.Company(rows, jnp.ones(shape[:2]))
 
 
 def expected(ground, call, chosen, scene=None, across=False):
     """[P] float64: the expected gradient over companies of their weights."""
-    weight = call(scene or scene_of(ground), chosen.row, across=across)
+    weight = call(scene or scene_of(ground), chosen.batch, across=across)
     whole = jnp.einsum("jn,jne->ne", chosen.weight, weight)
     return np.asarray(gradients(ground, whole), float)
 
@@ -152,7 +160,7 @@ def test_the_batch_mean_takes_its_share_of_the_gradient():
 def test_the_batch_mean_of_two_problems_too_in_any_company():
     """Only one problem may be varied at a time, since the others are in its baseline."""
     ground = ground_of("recovery")
-    chosen = company.drawn(ground, 2, 3, jax.random.key(0))
+    chosen = company.drawn(ground, 2, 3, jax.random.key(0), APART)
     call = expectation("reinforce_baseline")
     found = expected(ground, call, chosen, across=True)
     assert relative(found, 0.75 * truth_of(ground)) < 1e-5
@@ -207,9 +215,9 @@ def test_weights_by_length_turn_the_gradient(reduce):
     mask = np.asarray(ground.tree.rollout.mask)
     length = mask.sum(axis=-1, keepdims=True)
     assert np.unique(length[length > 0]).size > 1
-    row = company.drawn(ground, 2, 32, jax.random.key(1)).row
-    scale = float(company.mean_scale(REDUCERS[reduce], ground, row))
-    drawn = mask[np.arange(2)[None, :, None], np.asarray(row)]
+    batches = company.drawn(ground, 2, 32, jax.random.key(1), APART).batch
+    scale = float(company.mean_scale(method_of(None, reduce), ground, batches))
+    drawn = mask[np.arange(2)[None, :, None], np.asarray(batches.row)]
     tokens = drawn.sum(axis=-1)  # [J, N, K]
     per_token = 1 / (2 * 2 * (mask.shape[-1] if reduce == "constant_length" else tokens))
     np.testing.assert_allclose(scale, tokens.sum() / (tokens * per_token).sum(), rtol=1e-5)
@@ -229,15 +237,15 @@ def test_drawn_company_agrees_with_every_one():
     truth = truth_of(ground)
     p = float(np.sum(ground.truth.probability * ground.truth.total))
     exact = abs(grpo_length(p, 4) - 1)
-    chosen = company.drawn(ground, 4, 200, jax.random.key(2))
-    weight = expectation("grpo")(scene_of(ground), chosen.row, across=False)
+    chosen = company.drawn(ground, 4, 200, jax.random.key(2), APART)
+    weight = expectation("grpo")(scene_of(ground), chosen.batch, across=False)
     bias, _ = direction(np.asarray(gradients(ground, weight), float), truth)
     assert bias.low <= exact <= bias.high and bias.high - bias.low < exact
 
 
 def test_batches_are_drawn_as_sampling_gives_them():
     ground = ground_of("recovery")
-    row = np.asarray(company.drawn(ground, 3, 400, jax.random.key(3)).row)
+    row = np.asarray(company.drawn(ground, 3, 400, jax.random.key(3), APART).batch.row)
     chance = np.asarray(ground.truth.probability)
     for n in range(2):
         share = np.bincount(row[:, n].ravel(), minlength=chance.shape[1]) / 1200
@@ -259,11 +267,11 @@ def test_batches_are_drawn_as_sampling_gives_them():
 )
 def test_what_a_rule_and_its_weights_compare_is_seen(rule, reduce, wanted):
     ground = ground_of("maze")
-    method = Method(credit.bind(rule, ADVANTAGES, "advantage"), reduce and REDUCERS[reduce])
+    method = method_of(credit.bind(rule, ADVANTAGES, "advantage"), reduce)
     sampled = quick_jit(functools.partial(company.sampled, method))
 
-    def credit_of(ground, row):
-        return sampled(scene_of(ground), row)[1]
+    def credit_of(ground, batches):
+        return sampled(scene_of(ground), batches)[1]
 
     light = scene_of(ground).ground
     assert company.compares(credit_of, light, 2, jax.random.key(0)) == wanted

@@ -2,11 +2,13 @@
 
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
+from rlcredit.oracle.batch import apart
 from rlcredit.oracle.identification import Judged, identification, judged, shift_invariant_rmse
 
 # One problem: a first choice 0.25 : 0.75, then one of 0.5 : 0.5 that matters after the first way
@@ -20,6 +22,7 @@ NODE = np.array([0, 0, 1, 1, 2, 2])
 MASK = EDGE < 6
 OF_ROWS = np.append(ADVANTAGE, 0)[EDGE]
 ROW = np.array([[[0, 1, 2]], [[3, 2, 1]]])  # two batches of one problem and three samples
+BATCHES = apart(jnp.asarray(ROW), jax.random.key(0))
 
 
 def handmade(advantage=ADVANTAGE):
@@ -42,7 +45,7 @@ def handmade(advantage=ADVANTAGE):
 def figures(credit_of_rows):
     """Of a credit [M, T] given to the rows."""
     credit = jnp.asarray(credit_of_rows)[ROW]
-    return identification(judged(handmade(), jnp.asarray(ROW), credit))
+    return identification(judged(handmade(), BATCHES, credit))
 
 
 def test_perfect_credit_finds_everything():
@@ -54,7 +57,7 @@ def test_perfect_credit_finds_everything():
 
 
 def test_what_matters_and_what_is_a_decision():
-    batches = judged(handmade(), jnp.asarray(ROW), jnp.asarray(OF_ROWS)[ROW])
+    batches = judged(handmade(), BATCHES, jnp.asarray(OF_ROWS)[ROW])
     np.testing.assert_array_equal(batches.mask[0, 0], MASK[[0, 1, 2]])
     np.testing.assert_allclose(batches.advantage[1, 0], OF_ROWS[[3, 2, 1]])
     expected = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 0], [1, 0, 0]], bool)
@@ -67,11 +70,11 @@ def test_one_percent_is_where_a_token_begins_to_matter(size, counted):
     deviation = np.sqrt(PROBABILITY @ (TOTAL - PROBABILITY @ TOTAL) ** 2)
     small = ADVANTAGE.copy()
     small[4:] = [-0.01 * size * deviation, 0.01 * size * deviation]
-    batches = judged(handmade(small), jnp.asarray(ROW), jnp.zeros((2, 1, 3, 3)))
+    batches = judged(handmade(small), BATCHES, jnp.zeros((2, 1, 3, 3)))
     assert batches.matters[0, 0, 2, 1] == counted
     large = ADVANTAGE.copy()  # half of each sign: E[advantage^2] is the square of both
     large[4:] = np.array([-1, 1]) * np.sqrt(0.01 * size) * deviation
-    batches = judged(handmade(large), jnp.asarray(ROW), jnp.zeros((2, 1, 3, 3)))
+    batches = judged(handmade(large), BATCHES, jnp.zeros((2, 1, 3, 3)))
     assert batches.decision[0, 0, 2, 1] == counted
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from rlcredit.oracle.batch import Batch
 from rlcredit.oracle.ground import Ground, return_variance
 from rlcredit.types import Array
 
@@ -30,16 +31,20 @@ class Judged(NamedTuple):
     decision: np.ndarray  # bool
 
 
-def judged(ground: Ground, row: Array, credit: Array) -> Judged:
-    """Args: row: [J, N, K] rows of the trees; credit: [J, N, K, T] a rule's."""
+def judged(ground: Ground, batches: Batch, credit: Array) -> Judged:
+    """What a rule's credit [J, N, K, T] of J batches is compared with; shared tokens count once."""
     variance = np.asarray(return_variance(ground.truth))[:, None, None]
     mask = np.asarray(ground.tree.rollout.mask)
     advantage = np.asarray(ground.truth.advantage)
     matters = mask & (np.abs(advantage) > NEGLIGIBLE * np.sqrt(variance))
     decision = mask & (_spread(ground) >= NEGLIGIBLE * variance) & (variance > 0)
     problem = np.arange(mask.shape[0])[None, :, None]
-    at = (problem, np.asarray(row))
-    return Judged(np.asarray(credit), *(leaf[at] for leaf in (advantage, mask, matters, decision)))
+    at = (problem, np.asarray(batches.row))
+    position = np.arange(mask.shape[2])
+    own = position >= np.asarray(batches.branch_at)[..., None]
+    own &= np.asarray(batches.present)[..., None]
+    masks = (leaf[at] & own for leaf in (mask, matters, decision))
+    return Judged(np.asarray(credit), advantage[at], *masks)
 
 
 def identification(batches: Judged) -> dict[str, np.ndarray]:

@@ -17,15 +17,22 @@ import numpy as np
 
 from rlcredit import credit
 from rlcredit.evidence import EVIDENCE, Context
+from rlcredit.exact.values import exact
 from rlcredit.losses.reducers import Reducer
 from rlcredit.oracle import company
-from rlcredit.oracle.company import Company, Method, Scene
+from rlcredit.oracle.batch import Batch, Growth
+from rlcredit.oracle.company import OF_BATCH, Company, Method, Scene
 from rlcredit.oracle.estimate import Estimate, direction, exactly, mean_of
 from rlcredit.oracle.ground import Ground, gradients, prepare
 from rlcredit.oracle.identification import identification, judged, shift_invariant_rmse
+from rlcredit.oracle.redraw import REDRAWN
 from rlcredit.types import Array, InputError, Price, PyTree, Rollout, Task
 
 Critic = Literal["exact", "trained", "constant"]
+
+APART = Growth()
+TREES = 1024  # batches of trees that an expected gradient is the mean of
+PER_BATCH = {*OF_BATCH, *REDRAWN}
 
 # Evidence that replays episodes, which the rows of a tree cannot be where a task takes chances.
 _REPLAYED = ("fingerprint",)
@@ -50,6 +57,7 @@ def report(
     draws: int = 64,
     critic: Critic = "exact",
     reduce: Reducer | None = None,
+    growth: Growth = APART,
     providers: credit.Providers = EVIDENCE,
 ) -> Card:
     """The card of one rule under the policy, parameters, task and sampling of the context.
@@ -64,6 +72,7 @@ def report(
         draws=draws,
         critic=critic,
         reduce=reduce,
+        growth=growth,
         providers=providers,
     )
     return judge(prepare(context, problems), key)
@@ -77,6 +86,7 @@ def make_judge(
     draws: int = 64,
     critic: Critic = "exact",
     reduce: Reducer | None = None,
+    growth: Growth = APART,
     providers: credit.Providers = EVIDENCE,
 ) -> Callable[[Ground, Array], Card]:
     """`judge(ground, key) -> Card`, for any parameters of the context's policy.
@@ -99,13 +109,16 @@ def make_judge(
       critic: what evidence `value` is: the exact one, that of the network, or the mean return. With
         any but the exact one a rule that bootstraps where an episode is cut is biased.
       reduce: how the loss weighs the tokens; None weighs all alike, as the true gradient does.
+      growth: the trees that sampling grows; by default episodes are sampled apart.
     Raises: InputError for a critic of another name, and for evidence that cannot be had of a tree.
     """
     if critic not in get_args(Critic):
         raise InputError(f"{critic=} is none of {', '.join(get_args(Critic))}")
     _refuse_replays(rule, context.task)
-    method = Method(rule, reduce)
+    method = Method(rule, reduce, growth, context.probing)
+    redrawn = company.is_redrawn(rule.evidence)
     measured = make_measured(rule.evidence, context, critic, providers)
+    reference = make_reference(rule, context)
     sampled = jax.jit(functools.partial(company.sampled, method))
     expected = jax.jit(
         functools.partial(company.expected_weights, method), static_argnames="across"
@@ -113,21 +126,30 @@ def make_judge(
 
     def judge(ground: Ground, key: Array) -> Card:
         draw_key, company_key, evidence_key, other_key, shuffle_key = jax.random.split(key, 5)
-        row = company.drawn(ground, samples, draws, draw_key).row
+        batches = company.drawn(ground, samples, draws, draw_key, growth).batch
         evidence = measured(ground, evidence_key)
         light = ground._replace(context=None, scores=None, gradient=None)
-        scene = Scene(light, evidence, company.mean_scale(reduce, ground, row))
+        scene = Scene(
+            light,
+            evidence,
+            reference(ground),
+            company.mean_scale(method, ground, batches),
+        )
 
-        def credit_of(ground: Ground, row: Array) -> tuple[Array, Array]:
-            return sampled(scene._replace(ground=ground), row)[:2]
+        def credit_of(ground: Ground, batches: Batch) -> tuple[Array, Array]:
+            return sampled(scene._replace(ground=ground), batches)[:2]
 
-        raw, _, weight = sampled(scene, row)
-        compared = company.compares(lambda *at: credit_of(*at)[1], light, samples, other_key)
-        kind, chosen = _company(ground, compared, samples, draws, company_key)
-        mean = expected(scene, chosen.row, across=compared[1])
-        found = identification(judged(ground, row, raw))
+        raw, _, weight = sampled(scene, batches)
+        if growth.branching:
+            kind, chosen = "trees", company.drawn(ground, samples, TREES, company_key, growth)
+            mean = sampled(scene, chosen.batch)[2]
+        else:
+            compared = company.compares(lambda *at: credit_of(*at)[1], light, samples, other_key)
+            kind, chosen = _company(redrawn, ground, compared, samples, draws, company_key)
+            mean = expected(scene, chosen.batch, across=compared[1])
+        found = identification(judged(ground, batches, raw))
         shuffled = identification(
-            judged(ground, row, credit_of(_shuffled(light, shuffle_key), row)[0])
+            judged(ground, batches, credit_of(_shuffled(light, shuffle_key), batches)[0])
         )
         figures, noise = _gradient(ground, chosen, mean, weight)
         figures |= {name: mean_of(figure) for name, figure in found.items()}
@@ -137,10 +159,21 @@ def make_judge(
     return judge
 
 
+def make_reference(rule: credit.Bound, context: Context) -> Callable[[Ground], Array]:
+    """[N, M] the probability of the rows under the reference, where a rule asks about it."""
+    if "prover_value" not in rule.evidence:
+        return lambda ground: ground.truth.probability
+    scored = jax.jit(lambda params, tree: exact(context.policy, params, tree, context.sampling))
+    return lambda ground: scored(ground.context.ref_params, ground.tree).probability
+
+
 def make_measured(
     names: tuple[str, ...], context: Context, critic: Critic, providers: credit.Providers
 ) -> Callable[[Ground, Array], dict[str, Array]]:
-    """Evidence about every row of a ground's trees; what is exact is there already."""
+    """Evidence about every row of a ground's trees; what is exact is there already.
+
+    What depends on the batch, or is drawn anew with it, is left to `company`.
+    """
 
     @functools.partial(jax.jit, static_argnames="names")
     def measure(params, ref_params, rollout: Rollout, key: Array, names: tuple[str, ...]):
@@ -156,7 +189,8 @@ def make_measured(
             known["value"] = truth.value if critic == "exact" else constant
         rollout = ground.tree.rollout._replace(log_prob=truth.log_prob)
         params = (ground.context.params, ground.context.ref_params)
-        others = tuple(name for name in names if name not in known)
+        asked = ("unit", *names) if company.is_redrawn(names) else names
+        others = tuple(dict.fromkeys(n for n in asked if n not in known and n not in PER_BATCH))
         collected = measure(*params, rollout, key, names=others)
         return collected | {name: known[name] for name in names if name in known}
 
@@ -188,17 +222,22 @@ def with_critic(critic: Critic, providers: credit.Providers) -> credit.Providers
 
 
 def _company(
-    ground: Ground, compared: tuple[bool, bool], samples: int, draws: int, key: Array
+    redrawn: bool,
+    ground: Ground,
+    compared: tuple[bool, bool],
+    samples: int,
+    draws: int,
+    key: Array,
 ) -> tuple[str, Company]:
+    """Company to average over; where evidence is drawn anew there are always draws to average."""
     across_samples, across_problems = compared
     if not across_samples and not across_problems:
-        none = company.drawn(ground, samples, draws, key)
-        return "none", Company(none.row[:1], jnp.ones_like(none.weight[:1]))
-    if not across_problems or ground.visit.shape[0] == 1:
+        return "none", company.drawn(ground, samples, draws if redrawn else 1, key, APART)
+    if not redrawn and (not across_problems or ground.visit.shape[0] == 1):
         all_of_them = company.every(ground, samples)
         if all_of_them is not None:
             return "every", all_of_them
-    return "drawn", company.drawn(ground, samples, draws, key)
+    return "drawn", company.drawn(ground, samples, draws, key, APART)
 
 
 def _gradient(

@@ -10,8 +10,10 @@ from collections.abc import Callable
 import jax
 
 from rlcredit import credit, types
+from rlcredit.branching import grow
 from rlcredit.evidence import EVIDENCE, Context
-from rlcredit.oracle.judge import Critic, with_critic
+from rlcredit.oracle.batch import Growth
+from rlcredit.oracle.judge import APART, Critic, with_critic
 from rlcredit.rollout import sample
 from rlcredit.types import Array, PyTree, Rollout
 
@@ -27,6 +29,7 @@ def make_pricer(
     key: Array,
     *,
     samples: int,
+    growth: Growth = APART,
     providers: credit.Providers = EVIDENCE,
 ) -> Price:
     """`price(rule, critic, params, ref_params) -> figures` of one update of N problems.
@@ -38,17 +41,20 @@ def make_pricer(
 
     Args:
       context: its parameters are replaced by those that are given.
-      problems: leaves [N, ...]; samples: episodes of each.
+      problems: leaves [N, ...]; samples: episodes of each, before they branch.
+      growth: the trees that sampling grows, if any.
     """
     count = jax.tree.leaves(problems)[0].shape[0]
     sample_key, measure_key = jax.random.split(key)
 
     @jax.jit
     def collect(params: PyTree):
-        return sample(
-            context.policy, params, context.task, problems, jax.random.split(sample_key, count),
-            samples=samples, sampling=context.sampling, layout=context.layout,
-        )  # fmt: skip
+        keys = jax.random.split(sample_key, count)
+        what = (context.policy, params, context.task, problems, keys)
+        how = {"sampling": context.sampling, "layout": context.layout}
+        if growth.branching:
+            return grow(*what, branching=(samples, *growth.branching), cut=growth.cut, **how)
+        return sample(*what, samples=samples, **how)
 
     @functools.partial(jax.jit, static_argnames=("names", "critic"))
     def measure(params: PyTree, ref_params: PyTree, rollout: Rollout, names, critic: Critic):

@@ -14,10 +14,11 @@ import numpy as np
 
 from rlcredit import credit, oracle
 from rlcredit.evidence import EVIDENCE, Context
+from rlcredit.oracle.batch import Growth
 from rlcredit.oracle.company import Method, Scene, every, expected_weights
 from rlcredit.oracle.estimate import Estimate, direction
 from rlcredit.oracle.ground import gradients
-from rlcredit.oracle.judge import make_measured
+from rlcredit.oracle.judge import make_measured, make_reference
 from rlcredit.policy import Architecture, transformer
 from rlcredit.tasks import TASKS
 from rlcredit.testing.subject import Subject
@@ -70,10 +71,12 @@ def _direction_of(rule: credit.Bound) -> tuple[Estimate, Estimate]:
     """(bias, cosine) of the rule's expected update, in every company."""
     context, ground = _four_decisions()
     evidence = make_measured(rule.evidence, context, "exact", EVIDENCE)(ground, jax.random.key(0))
-    scene = Scene(ground._replace(context=None), evidence, jnp.float32(1))
+    method = Method(rule, None, Growth(), context.probing)
+    reference = make_reference(rule, context)(ground)
+    scene = Scene(ground._replace(context=None), evidence, reference, jnp.float32(1))
     company = every(ground, SAMPLES)
-    expect = jax.jit(functools.partial(expected_weights, Method(rule, None), across=False))
-    weight = jnp.einsum("jn,jne->ne", company.weight, expect(scene, company.row))
+    expect = jax.jit(functools.partial(expected_weights, method, across=False))
+    weight = jnp.einsum("jn,jne->ne", company.weight, expect(scene, company.batch))
     mean, truth = (np.asarray(g, float) for g in (gradients(ground, weight), ground.gradient))
     return direction(mean[None], truth)
 
