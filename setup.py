@@ -9,6 +9,7 @@ ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "rlcredit/__init__.py").read_text()).group(1)
 
 PLOTS = ["matplotlib>=3.8"]
+TESTS = ["hypothesis>=6.100", "pytest>=8.0", "pytest-xdist>=3.8"]
 
 setup(
     name="rlcredit",
@@ -32,7 +33,7 @@ setup(
         "rich>=13.0",
     ],
     extras_require={
-        "dev": [*PLOTS, "build>=1.2", "pytest>=8.0", "pytest-xdist>=3.8", "ruff>=0.14"],
+        "dev": [*PLOTS, *TESTS, "build>=1.2", "ruff>=0.14"],
         "plots": PLOTS,
         "peers": [*PLOTS, "jumanji>=1.1"],
         "tpu": ["jax[tpu]"],

@@ -15,6 +15,7 @@ command goes on with the next ones.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,11 +24,11 @@ from typing import Literal, NamedTuple
 
 import jax
 
-from rlcredit import credit, credit_view, oracle, run, sharding, train
+from rlcredit import credit, credit_view, cuts, oracle, run, sharding, train
 from rlcredit.advantages import ADVANTAGES
 from rlcredit.evidence import Context
 from rlcredit.metrics import progress
-from rlcredit.oracle.exam import CRITICS, Contestant, as_rows, make_exam
+from rlcredit.oracle.exam import CRITICS, Contestant, as_rows, make_exams
 from rlcredit.pretrain import demonstrations
 from rlcredit.stage import Stage
 from rlcredit.tasks import TASKS
@@ -35,6 +36,7 @@ from rlcredit.train import Parts, Training
 from rlcredit.types import InputError, Task, TrainState
 
 Stop = Callable[[], bool]
+STAGES = ("fresh", "warm", "half-trained")
 
 
 class Setting(NamedTuple):
@@ -44,16 +46,20 @@ class Setting(NamedTuple):
     wrong: float  # chance that the teacher slips
     warm_steps: int
     rl_steps: int  # to about half of what can be learned
+    unit: str  # what credit is given to as one
+    cut: str  # where trees branch
 
 
 SETTINGS = {
-    "bifurcation": Setting({"preset": "delayed_effect"}, 0.3, 200, 20),
-    "maze": Setting({"size": 3, "limit": 4, "braid": 1.0, "reward": "warmer"}, 0.5, 150, 15),
+    "bifurcation": Setting({"preset": "delayed_effect"}, 0.3, 200, 20, "step", "every:2"),
+    "maze": Setting(
+        {"size": 3, "limit": 4, "braid": 1.0, "reward": "warmer"}, 0.5, 150, 15, "step", "every:1"
+    ),
     "arithmetic": Setting(
-        {"digits": 1, "operators": "+", "worked_steps": False, "spare": 0}, 0.5, 300, 15
+        {"digits": 1, "operators": "+", "worked_steps": False, "spare": 0},
+        *(0.5, 300, 15, "token", "every:1"),
     ),
 }
-STAGES = ("fresh", "warm", "half-trained")
 NO_USE = ("steps", "warm_steps", "wrong", "evaluate_every", "checkpoint_every")
 
 
@@ -67,6 +73,7 @@ class Config:
     fresh: bool = False  # remove the report that the folder holds
 
     tasks: tuple[Literal["bifurcation", "maze", "arithmetic"], ...] = tuple(SETTINGS)
+    stages: tuple[Literal["fresh", "warm", "half-trained"], ...] = STAGES
     rules: tuple[str, ...] = tuple(ADVANTAGES)  # or module:function
     judged: int = 4  # held-out problems, the same for every rule and stage
     draws: int = 64  # batches of `samples` episodes of each
@@ -86,6 +93,9 @@ VARIANTS = (
     Contestant("gigpo", ("statistics=episodes",)),
 )
 BASELINE = Contestant("reinforce")
+# Rules of trees: as many episodes as the others sample, that share prefixes.
+OF_TREES = ("spo_tree", "treerl", "treerpo", "tree_grpo", "carl", "c3")
+BRANCHING = (2, 2)
 
 
 def main(config: Config) -> None:
@@ -104,7 +114,7 @@ def main(config: Config) -> None:
 
 
 def check_settings(config: Config) -> None:
-    for name in ("tasks", "rules"):
+    for name in ("tasks", "stages", "rules"):
         if not getattr(config, name):
             raise InputError(f"{name} is empty: give one or more")
     for name, least in (("judged", 1), ("draws", 2)):
@@ -123,7 +133,8 @@ def enter(rules: tuple[str, ...]) -> Iterator[Contestant]:
     for name in rules:
         evidence, _ = credit.signature(credit.resolve(name, ADVANTAGES, "advantage"))
         critics = CRITICS if "value" in evidence else CRITICS[:1]
-        yield from (Contestant(name, critic=critic) for critic in critics)
+        trees = BRANCHING if name in OF_TREES else ()
+        yield from (Contestant(name, critic=critic, branching=trees) for critic in critics)
         yield from (variant for variant in VARIANTS if variant.name == name)
 
 
@@ -134,14 +145,17 @@ def examine(
     task = TASKS[name](**SETTINGS[name].task)
     parts = train.build(config.training, task)
     problems = task.held_out(config.judged, config.seed)
-    context = Context(parts.policy, None, None, task, parts.sampling)
-    sizes = {"samples": config.training.samples, "draws": config.draws}
+    probing = dataclasses.replace(config.training.probing, unit=SETTINGS[name].unit)
+    context = Context(parts.policy, None, None, task, parts.sampling, probing=probing)
     key, rows = jax.random.key(config.seed), []
     prepare = oracle.make_prepare(context, problems)
-    price = oracle.make_pricer(context, problems, key, samples=config.training.samples)
-    exams = {own: make_exam(own, context, price, **sizes) for own in contestants}
+    sizes = {"samples": config.training.samples, "draws": config.draws}
+    cut = cuts.find(SETTINGS[name].cut)
+    exams = make_exams(contestants, context, problems, key, cut=cut, **sizes)
     states = train_stages(config, name, task, parts, folder / name, stop)
-    for stage, state in zip(STAGES, states, strict=True):
+    for stage, state in zip(STAGES, states, strict=False):
+        if stage not in config.stages:
+            continue
         file = folder / f"rows-{name}-{stage}.json"
         if not file.exists():
             ground, results = prepare(state.params, state.ref_params), {}
@@ -151,7 +165,7 @@ def examine(
                         raise run.Stopped(f"stopped before {name}, {stage} was done")
                     results[contestant] = exam(ground, key)
                     show(len(results), {})
-            about = {"task": name, "stage": stage, **sizes}
+            about = {"task": name, "stage": stage, "unit": probing.unit, **sizes}
             run.write_json(file, [about | row for row in as_rows(results, BASELINE)])
         rows += json.loads(file.read_text())
     return rows
@@ -165,10 +179,14 @@ def train_stages(
     init_key, warm_key, rl_key = jax.random.split(jax.random.key(config.seed), 3)
     state = train.untrained(parts, mesh, init_key)
     yield state
+    if config.stages == STAGES[:1]:
+        return
     data = demonstrations(task, setting.wrong, seed=config.seed)
     warm = Stage(f"{name}, warm start", folder / "warm", setting.warm_steps)
     state = train.warm_start(warm, parts, mesh, state, warm_key, data, stop)
     yield state
+    if STAGES[2] not in config.stages:
+        return
     half = Stage(f"{name}, rl", folder / "rl", setting.rl_steps)
     yield train.reinforce(half, training, parts, mesh, state, rl_key, stop)
 

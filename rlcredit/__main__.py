@@ -9,11 +9,12 @@ from pathlib import Path
 
 import jax
 
-from rlcredit import credit
+from rlcredit import credit, survey
 from rlcredit.advantages import ADVANTAGES
 from rlcredit.catalogue import as_markdown, as_text, catalogue
 from rlcredit.evidence import EVIDENCE
 from rlcredit.new_advantage import add_to_checkout, write_here
+from rlcredit.survey.method import GRANULARITIES, METHODOLOGIES, NEEDS, REGIMES
 from rlcredit.testing import card, check_advantage
 from rlcredit.testing.properties import DEVICES
 from rlcredit.types import InputError
@@ -53,13 +54,51 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("name")
     new.add_argument("--here", action="store_true", help="in this folder, not in a checkout")
     new.set_defaults(command=_new_advantage)
+    _add_survey(commands)
     return parser
+
+
+def _add_survey(commands: argparse._SubParsersAction) -> None:
+    inventory = commands.add_parser("survey", help="published methods, and which of them are here")
+    form = inventory.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="as one JSON list")
+    form.add_argument("--markdown", action="store_true", help="as the table of the README")
+    one_of = {"granularity": GRANULARITIES, "methodology": METHODOLOGIES, "regime": REGIMES}
+    for name, words in one_of.items():
+        inventory.add_argument(f"--{name}", metavar="WORD", help=f"one of {', '.join(words)}")
+    inventory.add_argument(
+        "--needs",
+        metavar="WORD,...",
+        help="what you have: methods stay whose needs are all among these; "
+        f"of {', '.join(NEEDS)}; '' for methods that need nothing more",
+    )
+    inventory.add_argument(
+        "--implemented", action="store_true", help="only what has a rule, loss or evidence here"
+    )
+    inventory.set_defaults(command=_survey)
 
 
 def _list(options: argparse.Namespace) -> int:
     entries = catalogue()
     form = as_markdown if options.markdown else as_text
     print(json.dumps(entries, indent=2) if options.json else form(entries))
+    return 0
+
+
+def _survey(options: argparse.Namespace) -> int:
+    needs = None
+    if options.needs is not None:
+        needs = [need.strip() for need in options.needs.split(",") if need.strip()]
+    methods = survey.select(
+        survey.METHODS,
+        granularity=options.granularity,
+        methodology=options.methodology,
+        regime=options.regime,
+        needs=needs,
+        implemented=options.implemented,
+    )
+    form = survey.as_json if options.json else survey.as_text
+    print((survey.as_markdown if options.markdown else form)(methods))
     return 0
 
 

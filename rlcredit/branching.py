@@ -109,7 +109,7 @@ def grow(
     would have come of them are empty.
 
     Args:
-      cut: `(rollout, stage) -> [N, K]` positions, -1 for none; for example `every(20)`.
+      cut: `(rollout, stage) -> [N, K]` positions, -1 for none; see `rlcredit.cuts`.
     Raises: InputError for a branching below 1, and as `sample`.
     """
     if not branching or min(branching) < 1:
@@ -129,17 +129,6 @@ def grow(
         )  # fmt: skip
         rollout, price = join(rollout, branched), price + cost
     return rollout, price
-
-
-def every(tokens: int) -> Cut:
-    """Cuts before chosen token number `stage * tokens`, counted from 0 (segments of a length)."""
-
-    def cut(rollout: Rollout, stage: int) -> Array:
-        number = jnp.cumsum(rollout.mask, axis=-1, dtype=jnp.int32) - 1
-        here = rollout.mask & (number == stage * tokens)
-        return jnp.where(jnp.any(here, axis=-1), jnp.argmax(here, axis=-1), -1)
-
-    return cut
 
 
 def _continuations(task, rollout, positions, keys) -> tuple[Queue, dict[str, Array]]:

@@ -47,6 +47,9 @@ class Queue(NamedTuple):
     source: Array  # [E] int32 into what was read
     order: Array  # [E] int32
     count: Array  # int32
+    # [E, horizon] int32 by the number of tokens chosen before: the token to take where it may be
+    # chosen, -1 for one that the policy draws; None: it draws them all
+    kept: Array | None = None
 
 
 class Read(NamedTuple):
@@ -107,7 +110,8 @@ def work_off(
         now = _admit(queue, read, now, admitted) if admitted else now
         own = jax.tree.map(lambda leaf: leaf[queue.problem[_within(now.work, size)]], problems)
         keys = queue.key[_within(now.work, size)]
-        now, token = _write(policy, params, task, own, keys, now, sampling)
+        kept = None if queue.kept is None else _kept(queue.kept, now)
+        now, token = _write(policy, params, task, own, keys, now, sampling, kept)
         slot = now.episode.position - 1
         hidden, cache = policy.extend(params, now.cache, token[:, None], slot)
         return now._replace(hidden=hidden[:, 0], cache=cache)
@@ -159,9 +163,16 @@ def _admit(queue: Queue, read: Read, now: Lanes, most: int) -> Lanes:
     )
 
 
-def _write(policy, params, task, problems, keys, now, sampling) -> tuple[Lanes, Array]:
+def _kept(kept: Array, now: Lanes) -> Array:
+    """[L] what `Queue.kept` holds for the token that each lane chooses next."""
+    work = _within(now.work, kept.shape[0])
+    chosen = jnp.sum(now.rows.integer[work, :, 1] >= 0, axis=-1)
+    return kept[work, _within(chosen, kept.shape[1])]
+
+
+def _write(policy, params, task, problems, keys, now, sampling, kept) -> tuple[Lanes, Array]:
     """Every lane writes one position; also the token that it wrote."""
-    choice, log_prob, legal = _choose(policy, params, task, problems, keys, now, sampling)
+    choice, log_prob, legal = _choose(policy, params, task, problems, keys, now, sampling, kept)
     at = now.episode.position
     chance = jax.vmap(chance_key)(keys, at)
     move = jax.vmap(lambda *lane: advance(task, *lane))
@@ -181,8 +192,8 @@ def _write(policy, params, task, problems, keys, now, sampling) -> tuple[Lanes, 
     return now, written.token
 
 
-def _choose(policy, params, task, problems, keys, now, sampling):
-    """(token, log_prob, legal) that the policy draws for every lane."""
+def _choose(policy, params, task, problems, keys, now, sampling, kept):
+    """(token, log_prob, legal) that the policy draws for every lane, or that it is to take."""
     state = now.episode.state
     legal = jax.vmap(task.legal)(problems, state) if sampling.legal else None
     z = logits(now.hidden, policy.head(params), sampling.temperature, legal)
@@ -192,6 +203,10 @@ def _choose(policy, params, task, problems, keys, now, sampling):
         draws = jax.vmap(choice_key)(keys, now.episode.position)
         token = jax.vmap(jax.random.categorical)(draws, z)
     token = token.astype(jnp.int32)
+    if kept is not None:
+        lane, wanted = jnp.arange(kept.shape[0]), jnp.maximum(kept, 0)
+        allowed = True if legal is None else legal[lane, wanted]
+        token = jnp.where((kept >= 0) & allowed, wanted, token)
     log_prob, _ = log_prob_and_entropy(z, token)
     return token, log_prob, legal
 

@@ -107,14 +107,13 @@ def write_here(name: str, folder: Path) -> str:
 def add_to_checkout(name: str, root: Path) -> str:
     """Writes a rule and its test into the project, and enters it wherever every rule stands.
 
-    That is the table of rules, that of the references, the runs of `tests/test_every_rule.py` and
-    the README.
+    That is the table of rules, that of the references and the README.
 
     Raises: as `write_here`, and where `root` is no checkout of the project.
     """
     table, references = root / "rlcredit/advantages/__init__.py", root / "tests/reference.py"
-    runs, readme = root / "tests/test_every_rule.py", root / "README.md"
-    edited = {path: _read(path) for path in (table, references, runs, readme)}
+    readme = root / "README.md"
+    edited = {path: _read(path) for path in (table, references, readme)}
     _refuse_name(name, RULE + TEST + edited[references])
     new = {
         root / f"rlcredit/advantages/{name}.py": RULE,
@@ -126,7 +125,6 @@ def add_to_checkout(name: str, root: Path) -> str:
         (table, "ADVANTAGES = {\n", "}\n", '    "NAME": NAME,\n'),
         (references, "", "ADVANTAGES = {\n", SLOW_IN_THE_REFERENCES + "\n\n"),
         (references, "ADVANTAGES = {\n", "}\n", '    "NAME": NAME,\n'),
-        (runs, "RUNS = [\n", "]\n", '    {"advantage": "NAME"},\n'),
         (readme, "| advantages | needs |", "\n\n", f"\n{row}"),
     ]
     for path, after, before, entry in entries:

@@ -78,7 +78,7 @@ def gae(
     mask: Array,
     ends: Array,
     *,
-    discount: float,
+    discount: float | Array,
     lambda_: float,
 ) -> Array:
     """Generalised advantage estimation over chosen tokens.
@@ -89,6 +89,7 @@ def gae(
     Schulman et al., 2015, arXiv 1506.02438.
 
     Args:
+      discount: one for all, or one of each token, [..., T].
       reward, value, next_value, mask, ends: [..., T]; `next_value` is 0 after a terminal token and
         the value of the final observation of the same episode after a truncated one.
     Returns: [..., T] float32; 0 off the mask.
@@ -117,7 +118,7 @@ def lambda_return(
     return _over_chosen(reward + discount * own_share * next_value, discount * lambda_, mask, ends)
 
 
-def _over_chosen(x: Array, decay: float, mask: Array, ends: Array) -> Array:
+def _over_chosen(x: Array, decay: float | Array, mask: Array, ends: Array) -> Array:
     """`reverse_affine` that carries through unchosen positions and cuts at `ends`."""
     chex.assert_equal_shape([x, mask, ends])
     decay = jnp.where(mask, jnp.where(ends, 0.0, decay), 1.0)

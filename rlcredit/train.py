@@ -7,7 +7,7 @@ that state as it is, so that several stages can start from the same one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import jax
@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from rlcredit import credit, masked, sharding, update
+from rlcredit import credit, cuts, masked, sharding, units, update
 from rlcredit.advantages import ADVANTAGES
-from rlcredit.evidence import Context
+from rlcredit.branching import grow
+from rlcredit.evidence import Context, Probing
 from rlcredit.losses import LOSSES, REDUCERS
 from rlcredit.policy import Architecture, transformer
 from rlcredit.pretrain import Demonstrations, make_pretrain_step, warm_start_optimizer
-from rlcredit.rollout import draw_problems, drop_unscored, sample
+from rlcredit.rollout import draw_problems, drop_equal, drop_unscored, sample
 from rlcredit.stage import Evaluate, Stage, Step, run_stage
 from rlcredit.summary import rollout_metrics
 from rlcredit.types import (
@@ -29,6 +30,8 @@ from rlcredit.types import (
     InputError,
     Layout,
     Policy,
+    Price,
+    PyTree,
     Rollout,
     Sampling,
     Task,
@@ -62,15 +65,20 @@ class Training:
     wrong: float = 0.4  # chance that a step of a demonstration is wrong
     problems: int = 64
     samples: int = 8  # of each problem
+    branching: tuple[int, ...] = ()  # trees: in so many ways each row goes on, a number a stage
+    cut: str = "every:8"  # where it does, of `rlcredit.cuts`
     lanes: int = 64  # episodes in progress on each device; 0: all at once
     temperature: float = 1.0
     legal: bool = False  # restrict the policy to the task's legal tokens
+    drop_equal: bool = False  # do not learn from problems whose episodes all earned the same
     learning_rate: float = 1e-3  # its peak
     epochs: int = 1
     minibatches: int = 2
     accumulate: int = 8  # micro-batches; on a CPU small ones stay in the cache
     entropy_coef: float = 0.002
     kl_coef: float = 0.0  # pull to the warm-started policy, in the loss
+
+    probing: Probing = field(default_factory=Probing)
 
 
 class Parts(NamedTuple):
@@ -100,6 +108,8 @@ def build(training: Training, task: Task) -> Parts:
     sampling = Sampling(temperature=training.temperature, legal=training.legal)
     schedule = update.Schedule(training.epochs, training.minibatches, training.accumulate)
     update.check_schedule(schedule, training.problems)
+    units.find(training.probing.unit)
+    cuts.find(training.cut)
     if training.lanes < 0:
         raise InputError(f"lanes={training.lanes} must be above 0, or 0 for all episodes at once")
     return Parts(task, policy, rule, loss, evidence, sampling, schedule)
@@ -114,22 +124,41 @@ def make_collect(training: Training, parts: Parts, mesh: Mesh) -> Collect:
     """collect -> measure -> credit: `(state, key) -> (rollout, evidence, credit, metrics)`."""
     policy, task, sampling = parts.policy, parts.task, parts.sampling
     where = layout(training, mesh)
-    how = {"samples": training.samples, "sampling": sampling, "layout": where}
+    draw_episodes = _make_sampler(training, parts, where)
 
     def collect(state: TrainState, key: Array):
         sample_key, measure_key = jax.random.split(key)
         drawn = sharding.over_problems(mesh, draw_problems(task, sample_key, training.problems))
-        rollout, sampled = sample(policy, state.params, task, *drawn, **how)
+        rollout, sampled = draw_episodes(state.params, *drawn)
         rollout = drop_unscored(rollout)
-        context = Context(policy, state.params, state.ref_params, task, sampling, where)
+        context = Context(
+            policy, state.params, state.ref_params, task, sampling, where, training.probing
+        )
         evidence, measured = credit.measure(parts.evidence, context, rollout, measure_key)
         assigned = credit.assign(parts.rule, rollout, evidence)
         raw = assigned.advantage
-        final = masked.whiten(raw, owned(rollout)) if training.whiten else raw
+        learned = drop_equal(rollout) if training.drop_equal else rollout
+        final = masked.whiten(raw, owned(learned)) if training.whiten else raw
         metrics = rollout_metrics(rollout, raw, final, sampled, measured)
-        return rollout, evidence, assigned._replace(advantage=final), metrics
+        return learned, evidence, assigned._replace(advantage=final), metrics
 
     return collect
+
+
+def _make_sampler(training: Training, parts: Parts, where: Layout) -> Callable:
+    """`(params, problems, keys) -> (rollout, price)`: episodes apart, or trees."""
+    draw, how = sample, {"samples": training.samples}
+    if training.branching:
+        stages = (training.samples, *training.branching)
+        draw, how = grow, {"branching": stages, "cut": cuts.find(training.cut)}
+
+    def draw_episodes(params: PyTree, problems: PyTree, keys: Array) -> tuple[Rollout, Price]:
+        return draw(
+            parts.policy, params, parts.task, problems, keys,
+            sampling=parts.sampling, layout=where, **how,
+        )  # fmt: skip
+
+    return draw_episodes
 
 
 def make_train_step(
@@ -140,11 +169,13 @@ def make_train_step(
         parts.loss, REDUCERS[training.reduce], training.entropy_coef, training.kl_coef
     )
     learn = update.make_update(parts.policy, optimizer, objective, parts.schedule, parts.sampling)
+    kept = {"value", *parts.loss.evidence, *(("ref_log_prob",) if training.kl_coef else ())}
 
     def train_step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         collect_key, update_key = jax.random.split(jax.random.fold_in(state.key, state.step))
         rollout, evidence, assigned, metrics = collect(state, collect_key)
-        batch = update.make_batch(rollout, assigned, evidence)
+        for_loss = {name: evidence[name] for name in evidence if name in kept}
+        batch = update.make_batch(rollout, assigned, for_loss)
         state, update_metrics = learn(state, batch, update_key)
         return state._replace(step=state.step + 1), metrics | update_metrics
 

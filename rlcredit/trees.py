@@ -26,12 +26,12 @@ def owners(parent: Array, branch_at: Array, length: int) -> Array:
         def copied(owner: Array) -> Array:
             return position < branch_at[owner]
 
-        rows = jnp.arange(parent.shape[0], dtype=jnp.int32)[:, None]
-        first = jnp.broadcast_to(rows, (parent.shape[0], length))
-        return jax.lax.while_loop(
-            lambda owner: jnp.any(copied(owner)),
-            lambda owner: jnp.where(copied(owner), parent[owner], owner),
-            first,
+        samples = parent.shape[0]
+        rows = jnp.arange(samples, dtype=jnp.int32)[:, None]
+        first = jnp.broadcast_to(rows, (samples, length))
+        # No row has more ancestors; to ask whether all are found would ask all devices.
+        return jax.lax.fori_loop(
+            0, samples - 1, lambda _, owner: jnp.where(copied(owner), parent[owner], owner), first
         )
 
     for _ in range(parent.ndim - 1):
@@ -53,12 +53,31 @@ def nodes(rollout: Rollout) -> Array:
     return jnp.where(begun, name, 0).astype(jnp.int32)
 
 
+def edges(rollout: Rollout) -> Array:
+    """[N, K, T] int32 in [0, K * T): names each position's token with all before it, as sampled."""
+    length = rollout.mask.shape[-1]
+    owner = owners(rollout.parent, rollout.branch_at, length)
+    return owner * length + jnp.arange(length, dtype=jnp.int32)[None, None]
+
+
+def first_of_edge(rollout: Rollout) -> Array:
+    """[N, K, T] bool: the lowest row among those that share this chosen token and all before it."""
+    mask = rollout.mask
+    samples = mask.shape[1]
+    row = jnp.arange(samples, dtype=jnp.int32)[None, :, None]
+
+    def lowest(row: Array, edge: Array) -> Array:
+        return jax.ops.segment_min(row.ravel(), edge.ravel(), num_segments=row.size)[edge]
+
+    return mask & (jax.vmap(lowest)(jnp.where(mask, row, samples), edges(rollout)) == row)
+
+
 def children(rollout: Rollout) -> Array:
     """[N, K, T] float32: how many ways rows go on from the node of each chosen token.
 
     0 off the mask, 1 where a row does not fork. Rows without a chosen token are not counted.
     """
-    return by_node(_first_of_edge(rollout), nodes(rollout), rollout.mask)
+    return by_node(first_of_edge(rollout), nodes(rollout), rollout.mask)
 
 
 def node_value(rollout: Rollout, leaf: Array) -> Array:
@@ -81,17 +100,3 @@ def by_node(x: Array, node: Array, mask: Array) -> Array:
 
     sums = jax.vmap(of_problem)(jnp.where(mask, x, 0).astype(jnp.float32), node)
     return jnp.where(mask, sums, 0)
-
-
-def _first_of_edge(rollout: Rollout) -> Array:
-    """[N, K, T] bool: the lowest row among those that share this chosen token and all before it."""
-    mask = rollout.mask
-    samples, length = mask.shape[1:]
-    owner = owners(rollout.parent, rollout.branch_at, length)
-    edge = owner * length + jnp.arange(length, dtype=jnp.int32)[None, None]
-    row = jnp.arange(samples, dtype=jnp.int32)[None, :, None]
-
-    def lowest(row: Array, edge: Array) -> Array:
-        return jax.ops.segment_min(row.ravel(), edge.ravel(), num_segments=row.size)[edge]
-
-    return mask & (jax.vmap(lowest)(jnp.where(mask, row, samples), edge) == row)

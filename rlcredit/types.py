@@ -138,6 +138,8 @@ class Task(NamedTuple):
     expert: Callable | None = None  # (problem, state) -> the best token, int32
     demonstrate: Callable | None = None  # (problems, rng, wrong, skipped) -> lists of tokens
     potential: Callable | None = None  # (problem, state) -> float32, higher is nearer to success
+    # (problem, state, state after) -> float32 in [-1, 1]: is what was done in between right?
+    checker: Callable | None = None
     # (problem, state, token) -> (chances [C], Transition with leaves [C, ...]): all that `step` may
     # draw; None: `step` does not look at its key
     outcomes: Callable | None = None

@@ -62,6 +62,21 @@ def gspo(
     return over_tokens(weight, token_loss)
 
 
+def sorl(
+    log_prob, frozen, old_log_prob, advantage, weight, *, unit, clip_low=0.2, clip_high=0.2
+):  # fmt: skip
+    del frozen
+
+    def token_loss(at):
+        row = at[:-1]
+        own = [t for t in chosen(weight[row] > 0) if unit[row][t] == unit[at]]
+        gaps = [float(log_prob[row][t]) - float(old_log_prob[row][t]) for t in own]
+        ratio = np.exp(sum(gaps) / len(gaps))
+        return clipped_surrogate(ratio, float(advantage[at]), clip_low, clip_high)
+
+    return over_tokens(weight, token_loss)
+
+
 def cispo(log_prob, frozen, old_log_prob, advantage, weight, *, clip_low=1.0, clip_high=0.2):
     def token_loss(at):
         ratio = np.exp(float(frozen[at]) - float(old_log_prob[at]))
@@ -77,6 +92,7 @@ LOSSES = {
     "grpo": grpo_loss,
     "gspo": gspo,
     "cispo": cispo,
+    "sorl": sorl,
 }
 
 ESTIMATORS = {

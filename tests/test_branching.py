@@ -10,8 +10,9 @@ import pytest
 from stubs import HORIZON, network, quick_jit, same_bits, scripts, talk, talks, tape
 
 from rlcredit import masked, update
-from rlcredit.branching import branch, every, grow, join
+from rlcredit.branching import branch, grow, join
 from rlcredit.credit import Credit
+from rlcredit.cuts import every
 from rlcredit.episode import states
 from rlcredit.evidence import Context
 from rlcredit.keys import branch_keys, chance_key, position_keys

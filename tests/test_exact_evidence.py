@@ -12,8 +12,9 @@ from tree_reference import CASES, LEGAL, SLIPPERY, leaves, one_of, policy_of, pr
 
 from rlcredit import sharding, train, update
 from rlcredit.advantages import ADVANTAGES
-from rlcredit.branching import every, grow
+from rlcredit.branching import grow
 from rlcredit.credit import measure
+from rlcredit.cuts import every
 from rlcredit.episode import play
 from rlcredit.evidence import EVIDENCE, Context
 from rlcredit.evidence import exact_rows as module

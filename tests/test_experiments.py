@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_run
 
 from rlcredit import checkpoint
 from rlcredit.metrics import read_rows
@@ -30,10 +31,13 @@ SMALL = (
 def call(monkeypatch, *flags):
     """The script in this process; its exit status."""
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, flags)])
-    try:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-    except SystemExit as stop:
-        return stop.code
+    with monkeypatch.context() as patched:
+        for patch in small_run.patches():
+            patched.setattr(*patch)
+        try:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        except SystemExit as stop:
+            return stop.code
     return 0
 
 

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 from stubs import network, quick_jit, talk, talks
 
-from rlcredit.branching import every, grow
+from rlcredit.branching import grow
 from rlcredit.credit import measure
+from rlcredit.cuts import every
 from rlcredit.evidence import EVIDENCE, Context
 from rlcredit.sharding import make_mesh
 from rlcredit.types import Layout, Price, Sampling

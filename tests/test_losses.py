@@ -19,6 +19,7 @@ SETTINGS = {
     "grpo": [{"beta": 0.5, "clip_high": 0.5}],
     "gspo": [{"clip_low": 0.05, "clip_high": 0.1}],
     "cispo": [{"clip_low": 0.3, "clip_high": 0.1}],
+    "sorl": [{"clip_low": 0.05, "clip_high": 0.1}],
 }
 NAMES = list(LOSSES)
 NAMES_AND_SETTINGS = [(name, given) for name in NAMES for given in [{}, *SETTINGS.get(name, [])]]
@@ -38,7 +39,7 @@ def example(seed=0):
         "log_prob": near,
         "old_log_prob": old_log_prob,
         "advantage": np.where(mask, rng.normal(size=mask.shape), 0).astype(np.float32),
-        **evidence_for(rng, rollout, ["ref_log_prob", "entropy"]),
+        **evidence_for(rng, rollout, ["ref_log_prob", "entropy", "unit"]),
     }
     return mask, arguments
 
@@ -57,8 +58,18 @@ def function(name, settings=()):
 
 @functools.cache
 def measured(name, settings=()):
-    """(arguments, weight) -> ((loss, metrics), gradient with respect to every argument)"""
-    return jax.jit(jax.value_and_grad(function(name, settings), has_aux=True))
+    """(arguments, weight) -> ((loss, metrics), gradient with respect to every number)"""
+
+    def call(arguments, weight):
+        whole = {k: array for k, array in arguments.items() if array.dtype == np.int32}
+        numbers = {k: array for k, array in arguments.items() if k not in whole}
+
+        def loss(numbers):
+            return function(name, settings)(numbers | whole, weight)
+
+        return jax.value_and_grad(loss, has_aux=True)(numbers)
+
+    return jax.jit(call)
 
 
 def jitted(name, settings=()):
@@ -116,7 +127,10 @@ def test_equals_its_reference_and_the_finite_difference(name, settings, seed):
 def test_what_lies_off_the_mask_changes_nothing(name, garbage):
     mask, arguments = example()
     weight = REDUCERS["token_mean"](mask)
-    spoiled = {key: np.where(mask, array, garbage) for key, array in arguments.items()}
+    spoiled = {
+        key: np.where(mask, array, ~array if array.dtype == np.int32 else np.float32(garbage))
+        for key, array in arguments.items()
+    }
     (loss, metrics), gradient = measured(name)(spoiled, weight)
     want, want_gradient = jitted(name)(arguments, weight)
     assert loss == want
@@ -139,7 +153,7 @@ def test_policy_gradient_at_the_sampling_policy(name):
     mask, arguments = example()
     arguments["log_prob"] = arguments["ref_log_prob"] = arguments["old_log_prob"]
     weight = np.asarray(REDUCERS["sequence_mean"](mask))
-    if name == "gspo":  # its ratio is one number a sequence: one advantage for all its tokens
+    if name in ("gspo", "sorl"):  # one ratio for many tokens: one advantage for all of them
         arguments["advantage"] = np.where(mask, arguments["advantage"][..., :1] + 0.5, 0)
     _, gradient = jitted(name)(arguments, weight)
     equal(gradient["log_prob"], -weight * arguments["advantage"])
@@ -189,6 +203,19 @@ def test_gspo_is_the_mean_over_sequences_of_one_clipped_ratio_each():
     want, want_gradient = jax.value_and_grad(objective)(arguments["log_prob"])
     equal(loss, want)
     equal(gradient["log_prob"], want_gradient)
+
+
+def test_sorl_lies_between_gspo_and_the_ratio_of_every_token():
+    """One unit an episode is the first, one a token the second."""
+    mask, arguments = example()
+    weight = np.asarray(REDUCERS["token_mean"](mask))
+    clips = (("clip_low", 0.2), ("clip_high", 0.2))
+    number = np.where(mask, np.cumsum(mask, axis=-1) - 1, -1).astype(np.int32)
+    for unit, other in ((np.where(mask, 0, -1).astype(np.int32), "gspo"), (number, "ppo")):
+        loss, gradient = jitted("sorl", clips)(arguments | {"unit": unit}, weight)
+        want, want_gradient = jitted(other, clips)(arguments, weight)
+        equal(loss, want)
+        equal(gradient["log_prob"], want_gradient["log_prob"])
 
 
 def test_cispo_keeps_a_bounded_gradient_for_every_token():

@@ -20,7 +20,6 @@ ROOT = Path(__file__).parent.parent
 EDITED = (
     "rlcredit/advantages/__init__.py",
     "tests/reference.py",
-    "tests/test_every_rule.py",
     "README.md",
 )
 

@@ -12,6 +12,7 @@ from rlcredit.losses.kl import kl_in_reward, kl_loss
 from rlcredit.losses.policy_gradient import policy_gradient
 from rlcredit.losses.ppo import ppo
 from rlcredit.losses.reducers import constant_length, prompt_mean, sequence_mean, token_mean
+from rlcredit.losses.sorl import sorl
 from rlcredit.losses.value import value_loss
 
 __all__ = ["LOSSES", "REDUCERS", "kl_in_reward", "kl_loss", "value_loss"]
@@ -22,6 +23,7 @@ LOSSES = {
     "grpo": grpo,
     "gspo": gspo,
     "cispo": cispo,
+    "sorl": sorl,
 }
 
 REDUCERS = {

@@ -15,11 +15,10 @@ import jax.numpy as jnp
 
 from rlcredit import units
 from rlcredit.evidence import Probing
+from rlcredit.evidence.continuations import SUCCESS
 from rlcredit.exact.tree import Tree
 from rlcredit.oracle.batch import Batch, continuation
 from rlcredit.types import Array, Rollout
-
-SUCCESS = 1 - 1e-6
 
 
 class Source(NamedTuple):
@@ -48,8 +47,9 @@ def shepherd_label(source: Source, rollout: Rollout, unit: Array, batch: Batch, 
 
 def omega_label(source: Source, rollout: Rollout, unit: Array, batch: Batch, probing: Probing):
     """As the evidence of that name, but that it looks at every unit and not at a few of them."""
-    succeeds = _succeeds(source, unit, batch, probing)
-    return units.of_unit(jnp.cumprod(succeeds, axis=-1), unit)
+    succeeds = jnp.cumprod(_succeeds(source, unit, batch, probing), axis=-1)
+    solved = _total(source, batch) >= SUCCESS  # not searched
+    return units.of_unit(jnp.where(solved[..., None], 1.0, succeeds), unit)
 
 
 REDRAWN: dict[str, Callable[..., Array]] = {
@@ -72,9 +72,14 @@ def _succeeds(source: Source, unit: Array, batch: Batch, probing: Probing) -> Ar
     best = jnp.max(returns, axis=-1)
     at_start = units.per_unit(jnp.where(units.opens(unit), best, 0), unit)
     following = jnp.concatenate([at_start[..., 1:], jnp.zeros_like(at_start[..., :1])], axis=-1)
-    total = jax.vmap(lambda of_row, row: of_row[row])(source.total, batch.row)
+    total = _total(source, batch)
     last = jnp.arange(unit.shape[-1])[None, None] >= jnp.max(unit, axis=-1, keepdims=True)
     return (jnp.where(last, total[..., None], following) >= SUCCESS).astype(jnp.float32)
+
+
+def _total(source: Source, batch: Batch) -> Array:
+    """[N, K] the rows' returns."""
+    return jax.vmap(lambda of_row, row: of_row[row])(source.total, batch.row)
 
 
 def _returns(source, probability, unit: Array, batch: Batch, probing: Probing) -> Array:

@@ -109,6 +109,7 @@ def arithmetic(
         held_out=held_out,
         demonstrate=lambda *args: _demonstrate(*args, worked_steps=worked_steps),
         text=text,
+        checker=_checker,
     )
 
 
@@ -176,6 +177,12 @@ def _step(problem: Problem, state: State, token: Array, key: Array | None) -> Tr
         step_ended=step_ended,
         turn_ended=ended,
     )
+
+
+def _checker(problem: Problem, state: State, after: State) -> Array:
+    """1 if the last line that was ended by then is true, else -1."""
+    del problem, state
+    return jnp.where(after.last_line_true, 1.0, -1.0)
 
 
 def _fingerprint(problem: Problem, state: State) -> Array:

@@ -84,6 +84,19 @@ def _names(rollout: Rollout, ahead: int) -> np.ndarray:
     return names
 
 
+def _of_node(rng: np.random.Generator, rollout: Rollout) -> np.ndarray:
+    """A number a node of the trees: what was sampled before a token, nothing being one node."""
+    values = np.zeros(rollout.mask.shape)
+    for n in range(rollout.mask.shape[0]):
+        known = {}
+        for k, t in np.argwhere(rollout.mask[n]):
+            begun, row = rollout.mask[n, k, :t].any(), k
+            while t - 1 < rollout.branch_at[n, row]:
+                row = rollout.parent[n, row]
+            values[n, k, t] = known.setdefault((row, t) if begun else (), rng.normal())
+    return values
+
+
 EVIDENCE: Makers = {
     "value": _per_prefix,
     "ref_log_prob": _negative,
@@ -94,7 +107,7 @@ EVIDENCE: Makers = {
     "unit": _unit,
     "node": lambda rng, rollout: _names(rollout, 0),
     "edge": lambda rng, rollout: _names(rollout, 1),
-    "node_value": _number,
+    "node_value": _of_node,
     "branch_value": _number,
     "prover_value": _number,
     "shepherd_label": _label,

@@ -1,0 +1,49 @@
+"""Bi-level GAE: first over turns, then over the tokens of each turn towards the turn's return."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from rlcredit import recurrence, units
+from rlcredit.types import Array, Rollout
+
+
+def bilevel_gae(
+    rollout: Rollout,
+    *,
+    unit: Array,
+    value: Array,
+    discount: float = 1.0,
+    lambda_: float = 1.0,
+    turn_discount: float = 0.95,
+) -> Array:
+    """Two estimates, one inside the other, with V[u] the value before the last token of unit u:
+
+    B[u] = earned[u] + turn_discount * V[u + 1] - V[u] + turn_discount * lambda_ * B[u + 1]
+    A[t] = delta[t] + discount * lambda_ * A[next chosen t], cut at the end of each unit,
+
+    delta[t] = discount * value[next chosen t] - value[t] inside a unit and B[u] + V[u] - value[t]
+    = B[u] at its last token. What a unit earned counts at its end. After the last unit V is 0 where
+    the episode terminated, else `value[length]`; the authors' code has 0 in both cases, and finds
+    the end of a turn by a reward that is not 0, so that a turn that earns 0 is lost in the next
+    one: here units are told. Wang et al., 2025, arXiv 2504.20073. Meant with the unit `turn`.
+
+    Args:
+      unit: [N, K, T] evidence; value: [N, K, T + 1] evidence, the value of every prefix.
+    Returns: [N, K, T] float32, not whitened.
+    """
+    mask, ends_here = rollout.mask, (rollout.length, rollout.terminated)
+    unit = units.chosen(unit, mask)
+    last, before = units.closes(unit), value[..., :-1]
+    of_turns = recurrence.gae(
+        units.of_unit(units.per_unit(rollout.reward, unit), unit),
+        before,
+        recurrence.next_value(value, last, *ends_here),
+        last,
+        recurrence.last_chosen(last),
+        discount=turn_discount,
+        lambda_=lambda_,
+    )
+    following = jnp.where(last, 0, recurrence.next_value(value, mask, *ends_here))
+    reward = jnp.where(last, of_turns + before, 0)
+    return recurrence.gae(reward, before, following, mask, last, discount=discount, lambda_=lambda_)

@@ -1,0 +1,4 @@
+"""Slow references."""
+
+ADVANTAGES = {}
+SETTINGS = {}
