@@ -145,7 +145,7 @@ def examine(
     task = TASKS[name](**SETTINGS[name].task)
     parts = train.build(config.training, task)
     problems = task.held_out(config.judged, config.seed)
-    probing = dataclasses.replace(config.training.probing, unit=SETTINGS[name].unit)
+    probing = dataclasses.replace(config.training.probing, unit=SETTINGS[name].unit, scorer="exact")
     context = Context(parts.policy, None, None, task, parts.sampling, probing=probing)
     key, rows = jax.random.key(config.seed), []
     prepare = oracle.make_prepare(context, problems)

@@ -140,6 +140,7 @@ class Task(NamedTuple):
     potential: Callable | None = None  # (problem, state) -> float32, higher is nearer to success
     # (problem, state, state after) -> float32 in [-1, 1]: is what was done in between right?
     checker: Callable | None = None
+    answer: Callable | None = None  # problem -> (tokens [A], length): how an episode ought to end
     # (problem, state, token) -> (chances [C], Transition with leaves [C, ...]): all that `step` may
     # draw; None: `step` does not look at its key
     outcomes: Callable | None = None

@@ -10,6 +10,7 @@ from rlcredit.advantages.bilevel_gae import bilevel_gae
 from rlcredit.advantages.c3 import c3
 from rlcredit.advantages.capo import capo
 from rlcredit.advantages.carl import carl
+from rlcredit.advantages.delta_belief import delta_belief
 from rlcredit.advantages.dr_grpo import dr_grpo
 from rlcredit.advantages.exact import exact
 from rlcredit.advantages.finepo import finepo
@@ -20,9 +21,13 @@ from rlcredit.advantages.gigpo import gigpo
 from rlcredit.advantages.grpo import grpo
 from rlcredit.advantages.grpo_passk import grpo_passk
 from rlcredit.advantages.gtpo import gtpo
+from rlcredit.advantages.hca import hca
+from rlcredit.advantages.hcapo import hcapo
 from rlcredit.advantages.hgpo import hgpo
 from rlcredit.advantages.hicra import hicra
+from rlcredit.advantages.igpo import igpo
 from rlcredit.advantages.maxrl import maxrl
+from rlcredit.advantages.mig import mig
 from rlcredit.advantages.mt_grpo import mt_grpo
 from rlcredit.advantages.opo import opo
 from rlcredit.advantages.optimal_token_baseline import optimal_token_baseline
@@ -99,6 +104,11 @@ ADVANTAGES = {
     "gtpo": gtpo,
     "top_entropy": top_entropy,
     "hicra": hicra,
+    "igpo": igpo,
+    "mig": mig,
+    "delta_belief": delta_belief,
+    "hca": hca,
+    "hcapo": hcapo,
     "pure": pure,
     "finepo": finepo,
     "capo": capo,

@@ -4,6 +4,7 @@ A provider is `(context, rollout, key) -> (array, price)` and documents its arra
 losses ask for evidence by name, as a keyword-only argument without a default.
 """
 
+from rlcredit.evidence.answer_log_prob import answer_log_prob
 from rlcredit.evidence.branch_value import branch_value
 from rlcredit.evidence.coalition_value import coalition_value
 from rlcredit.evidence.collision import collision
@@ -11,9 +12,11 @@ from rlcredit.evidence.context import Context, Probing
 from rlcredit.evidence.edge import edge
 from rlcredit.evidence.entropy import entropy
 from rlcredit.evidence.exact_advantage import exact_advantage
+from rlcredit.evidence.exact_hindsight import exact_hindsight
 from rlcredit.evidence.exact_value import exact_value
 from rlcredit.evidence.fingerprint import fingerprint
 from rlcredit.evidence.greedy_return import greedy_return
+from rlcredit.evidence.hindsight_log_prob import hindsight_log_prob
 from rlcredit.evidence.node import node
 from rlcredit.evidence.node_value import node_value
 from rlcredit.evidence.omega_label import omega_label
@@ -45,6 +48,9 @@ EVIDENCE = {
     "step_score": step_score,
     "prefix_score": prefix_score,
     "coalition_value": coalition_value,
+    "answer_log_prob": answer_log_prob,
+    "hindsight_log_prob": hindsight_log_prob,
+    "exact_hindsight": exact_hindsight,
     "exact_value": exact_value,
     "exact_advantage": exact_advantage,
 }

@@ -35,7 +35,7 @@ TREES = 1024  # batches of trees that an expected gradient is the mean of
 PER_BATCH = {*OF_BATCH, *REDRAWN}
 
 # Evidence that replays episodes, which the rows of a tree cannot be where a task takes chances.
-_REPLAYED = ("fingerprint",)
+_REPLAYED = ("fingerprint", "exact_hindsight")
 
 
 class Card(NamedTuple):

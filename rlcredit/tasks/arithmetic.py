@@ -110,6 +110,7 @@ def arithmetic(
         demonstrate=lambda *args: _demonstrate(*args, worked_steps=worked_steps),
         text=text,
         checker=_checker,
+        answer=lambda problem: lines.written(answer(problem)),
     )
 
 

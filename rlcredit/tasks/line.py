@@ -55,6 +55,17 @@ def empty_line() -> Line:
     )
 
 
+def written(value: Array) -> tuple[Array, Array]:
+    """(tokens [MAX_DIGITS + 2], length) of a number as a line is to say it, and the end token."""
+    powers = 10 ** jnp.arange(MAX_DIGITS - 1, -1, -1)
+    size = jnp.abs(value)
+    tokens = jnp.concatenate([jnp.array([MINUS]), 1 + size // powers % 10, jnp.array([END])])
+    shown = jnp.concatenate([value[None] < 0, (size >= powers) | (powers == 1), jnp.array([True])])
+    place = jnp.where(shown, jnp.cumsum(shown) - 1, tokens.size)
+    row = jnp.zeros(tokens.size, jnp.int32).at[place].set(tokens.astype(jnp.int32), mode="drop")
+    return row, jnp.sum(shown, dtype=jnp.int32)
+
+
 def read(line: Line, token: Array) -> Line:
     """The line after one more character; a forbidden one makes it invalid for good."""
     is_digit = (token >= 1) & (token <= 10)
