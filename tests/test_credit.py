@@ -15,6 +15,7 @@ from rlcredit.credit import assign, bind, check_group_size, from_flags, measure,
 from rlcredit.evidence import EVIDENCE, Context
 from rlcredit.rollout import sample
 from rlcredit.score import score as eager_score
+from rlcredit.testing.measured import evidence_for
 from rlcredit.types import InputError, Price, Sampling
 
 N, K, T = 4, 3, 10
@@ -23,8 +24,13 @@ POLICY, PARAMS = network(value_head="shared")
 OTHER = parameters(POLICY, 1)
 REWARD = np.asarray([1, 0, 2, -1, 0, 1]) * np.asarray([[1], [2], [3], [4]])
 PROBLEMS = scripts(*["?!?!?!"] * N, prompt_length=[1, 2, 3, 4], reward=REWARD)
-# Enumeration needs a task of few episodes; `test_exact_evidence` has it.
-NAMES = tuple(name for name in EVIDENCE if not name.startswith("exact_"))
+# What one pass, one replay or the rollout itself says; all else has its own tests.
+NAMES = ("value", "ref_log_prob", "entropy", "greedy_return", "fingerprint")
+# Without a word of it in the docstring; some compare states or edges, which are all different here.
+ONE_SAMPLE_SAYS_NOTHING = {
+    *("gdpo", "mt_grpo", "optimal_token_baseline", "rloo_kl", "gigpo", "gaca", "treerpo"),
+    *("tree_grpo", "carl", "c3", "spro"),
+}
 
 
 @quick_jit
@@ -261,21 +267,18 @@ def test_no_gradient_flows_through_credit(rollout, evidence):  # FL-152
 
 @pytest.fixture(scope="module")
 def alone(rollout, evidence):
-    """The first sample of each problem."""
-    grouped = {name: e for name, e in evidence.items() if name != "greedy_return"}
-    single, first = jax.tree.map(
-        lambda leaf: leaf[:, :1], (rollout._replace(problem=None), grouped)
-    )
-    first["exact_advantage"] = jnp.where(single.mask, 1.0, 0)
-    return single, first | {"greedy_return": evidence["greedy_return"]}
+    """The first sample of each problem, with evidence of every name."""
+    single = jax.tree.map(lambda leaf: leaf[:, :1], rollout._replace(problem=None, key=None))
+    single = jax.tree.map(np.asarray, single)
+    made = evidence_for(np.random.default_rng(0), single, EVIDENCE)
+    return single, made | {"fingerprint": np.asarray(evidence["fingerprint"])[:, :1]}
 
 
 @pytest.mark.parametrize("rule", list(ADVANTAGES))
 def test_rules_that_compare_samples_refuse_one(alone, rule):
     bound = bind(rule, ADVANTAGES, "advantage")
-    # `gigpo` compares states too, which are all different here.
     claims = re.search(r"exactly 0[^.;]*\bone\b", " ".join(ADVANTAGES[rule].__doc__.split()))
-    if claims or rule == "gigpo":
+    if claims or rule in ONE_SAMPLE_SAYS_NOTHING:
         with pytest.raises(InputError, match=f"'{rule}' compares the samples"):
             check_group_size(bound, 1, lambda: alone)
     else:
