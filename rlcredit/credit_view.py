@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 from rich.console import Console
@@ -26,6 +27,7 @@ COLUMNS = {
 }
 SHORT = ("bias", "cosine", "variance", "leakage")
 UNKNOWN = "-"
+LEGEND_ROWS = 25
 MARKERS = "os^vD<>P*"  # hollow, and one fewer than colours, so that no two rules look alike
 
 
@@ -92,9 +94,10 @@ def fidelity_against_price(rows: list[dict], path: Path, stage: str = "warm") ->
             axes.set_xlabel("charge, over reinforce's")
         panels[0].set_ylabel("Spearman, with the exact credit")
         figure = panels[0].figure
-        figure.set_size_inches(12, 4)
         handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside right center", fontsize=7)
+        columns = math.ceil(len(names) / LEGEND_ROWS)
+        figure.set_size_inches(9 + 3 * columns, 5)
+        figure.legend(handles, names, loc="outside right center", fontsize=7, ncols=columns)
 
     return save_panels(path, f"fidelity against price, {stage}", len(grounds), draw)
 
