@@ -108,11 +108,20 @@ def build(training: Training, task: Task) -> Parts:
     sampling = Sampling(temperature=training.temperature, legal=training.legal)
     schedule = update.Schedule(training.epochs, training.minibatches, training.accumulate)
     update.check_schedule(schedule, training.problems)
-    units.find(training.probing.unit)
+    _check_probing(training.probing)
     cuts.find(training.cut)
     if training.lanes < 0:
         raise InputError(f"lanes={training.lanes} must be above 0, or 0 for all episodes at once")
     return Parts(task, policy, rule, loss, evidence, sampling, schedule)
+
+
+def _check_probing(probing: Probing) -> None:
+    units.find(probing.unit)
+    for name in ("most_units", "continuations", "players", "orders"):
+        if getattr(probing, name) < 1:
+            raise InputError(f"{name}={getattr(probing, name)} must be 1 or more")
+    if probing.noise < 0:
+        raise InputError(f"noise={probing.noise} must be 0 or more")
 
 
 def layout(training: Training, mesh: Mesh) -> Layout:
