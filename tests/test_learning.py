@@ -15,6 +15,7 @@ from rlcredit.evidence.ref_log_prob import ref_log_prob
 from rlcredit.losses import LOSSES, REDUCERS
 from rlcredit.rollout import sample
 from rlcredit.types import Sampling
+from rlcredit.units import token
 from rlcredit.update import Objective, Schedule, guarded, initial_state, make_batch, make_update
 
 POLICY, PARAMS = network()
@@ -39,7 +40,7 @@ def collect(state):
     keys = jax.random.split(key, len(LEVER.end))
     rollout, _ = sample(POLICY, state.params, BANDIT, LEVER, keys, samples=8, sampling=HOW)
     context = Context(POLICY, state.params, state.ref_params, BANDIT, HOW)
-    evidence = {"ref_log_prob": ref_log_prob(context, rollout, key)[0]}
+    evidence = {"ref_log_prob": ref_log_prob(context, rollout, key)[0], "unit": token(rollout)}
     credit = assign(bind("dr_grpo", ADVANTAGES, "advantage"), rollout, {})
     return jnp.sum(rollout.reward) / 64, make_batch(rollout, credit, evidence)
 
@@ -48,14 +49,13 @@ def any_loss(which):
     """All of LOSSES behind a traced number: one compilation for all of them."""
     bound = [bind(name, LOSSES, "loss") for name in LOSSES]
 
-    def loss(*arrays, ref_log_prob):
+    def loss(*arrays, **evidence):
         def call(chosen):
-            more = {"ref_log_prob": ref_log_prob} if chosen.evidence else {}
-            return chosen.function(*arrays, **more)[0]
+            return chosen.function(*arrays, **{name: evidence[name] for name in chosen.evidence})[0]
 
         return jax.lax.switch(which, [functools.partial(call, one) for one in bound]), {}
 
-    return Bound("any", loss, ("ref_log_prob",))
+    return Bound("any", loss, ("ref_log_prob", "unit"))
 
 
 def make_learn(donate=()):
