@@ -12,10 +12,10 @@ def hca(rollout: Rollout, *, exact_hindsight: Array) -> Array:
     """A[t] = (1 - pi[t] / h[t]) * Z[t], where Z is the return from t on, pi = exp(log_prob) and h
     the chance of the choice given the prefix and Z, exp(exact_hindsight).
 
-    With the exact h its mean over what comes after the choice is Q - V for every return that each
-    choice can reach; a return that some choices rule out is missing from their mean, a bias where
-    it is not 0. For returns of 0 and 1 this is Q - V always. The source was not read in full:
-    Harutyunyan et al., 2019, arXiv 1912.02503, learns h.
+    With the exact h its mean over what comes after the choice is Q - V if the choice leaves every
+    return but 0 possible. A return that it rules out is missing from its V, which is a bias: where
+    success is lost for good this gives 0, not -V. The source was not read in full: Harutyunyan et
+    al., 2019, arXiv 1912.02503, learns h.
 
     Args:
       exact_hindsight: [N, K, T] evidence, by enumeration.
