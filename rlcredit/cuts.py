@@ -42,11 +42,12 @@ def before_unit(name: str) -> Cut:
 def surprising(rollout: Rollout, stage: int) -> Array:
     """At the least likely token of what is a row's own: where the policy knew least what to do.
 
-    The first token of an episode is left out: to go another way there is to sample again. In the
-    manner of CARL, arXiv 2512.04949, which forks where the mean surprise of a state over the
-    number of its visits is highest.
+    The first token of an episode is left out: to go another way there is to sample again. What is a
+    row's own does not change when others branch off it, so every stage cuts it at the same token.
+    In the manner of CARL, arXiv 2512.04949, which forks where the mean surprise of a state over the
+    number of its visits is highest, and so moves on.
     """
-    del stage  # a row's own part is shorter in every stage
+    del stage
     mask = rollout.mask
     position = jnp.arange(mask.shape[-1])[None, None]
     own = mask & (position > rollout.branch_at[..., None]) & (jnp.cumsum(mask, axis=-1) > 1)

@@ -3,6 +3,26 @@
 import numpy as np
 from reference import chosen, like, returns, rows
 
+from rlcredit.testing.rollouts import random_rollout
+
+
+def hand_made():
+    """A prompt of one token; row 1 leaves row 0 at 3, row 2 leaves row 1 at 4, row 3 is apart.
+
+    Returns 1, 2, 4 and 8. From the end: the fork at 4 is worth (2 + 4) / 2 = 3, the one at 3
+    (1 + 3) / 2 = 2, the prompt (2 + 8) / 2 = 5.
+    """
+    mask = np.array([[[0, 1, 1, 1, 1]] * 3 + [[0, 1, 1, 0, 0]]], bool)
+    reward = np.zeros(mask.shape, np.float32)
+    reward[0, :3, 4], reward[0, 3, 2] = [1, 2, 4], 8
+    return random_rollout(np.random.default_rng(0), *mask.shape)._replace(
+        mask=mask,
+        reward=reward,
+        length=np.array([[5, 5, 5, 3]], np.int32),
+        parent=np.array([[0, 0, 1, 3]], np.int32),
+        branch_at=np.array([[0, 3, 4, 0]], np.int32),
+    )
+
 
 def owner(rollout, n, k, t):
     """The row that sampled position t of row k."""

@@ -53,6 +53,15 @@ def test_what_surprised_most_of_the_rows_own_is_cut():
     np.testing.assert_array_equal(cuts.surprising(spoiled, 1), found)
 
 
+def test_of_equal_surprises_the_first_is_cut_and_in_every_stage():
+    equal = ROLLOUT._replace(log_prob=np.where(ROLLOUT.mask, np.float32(-1), 0))
+    found = np.asarray(cuts.surprising(equal, 1))
+    for row in each_row():
+        chosen = np.flatnonzero(ROLLOUT.mask[row])[1:]
+        assert found[row] == min((t for t in chosen if t > ROLLOUT.branch_at[row]), default=-1)
+    np.testing.assert_array_equal(cuts.surprising(equal, 2), found)
+
+
 @pytest.mark.parametrize(
     "name", ["every", "every:0", "every:x", "unit", "unit:word", "unit:high_entropy", "best", ""]
 )

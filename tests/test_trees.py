@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import chosen
-from reference_branches import owner, path, segments
+from reference_branches import hand_made, owner, path, segments
 
-from rlcredit import trees
+from rlcredit import trees, units
 from rlcredit.testing.grafts import graft
 from rlcredit.testing.rollouts import random_rollout
 
@@ -81,6 +81,28 @@ def test_a_node_is_worth_the_mean_of_its_children():
     assert not np.any(found[~ROLLOUT.mask])
     for (n, k), t, before in tokens():
         assert found[n, k, t] == pytest.approx(worth(n, before, leaf), abs=1e-5)
+
+
+def test_a_tree_made_by_hand():
+    """Children count once each, however many rows come of them: by rows the root would be 3.75."""
+    rollout = hand_made()
+    children, value, fork = (
+        np.asarray(found)[0]
+        for found in (
+            trees.children(rollout),
+            trees.node_value(rollout, jnp.asarray([[1.0, 2.0, 4.0, 8.0]])),
+            units.fork(rollout),
+        )
+    )
+    np.testing.assert_array_equal(children[0], [0, 2, 1, 2, 1])
+    np.testing.assert_array_equal(children[1:3], [[0, 2, 1, 2, 2]] * 2)
+    np.testing.assert_array_equal(children[3], [0, 2, 1, 0, 0])
+    np.testing.assert_array_equal(value[0], [0, 5, 2, 2, 1])
+    np.testing.assert_array_equal(value[1:3], [[0, 5, 2, 2, 3]] * 2)
+    np.testing.assert_array_equal(value[3], [0, 5, 8, 0, 0])
+    np.testing.assert_array_equal(fork[0], [-1, 0, 0, 1, 1])
+    np.testing.assert_array_equal(fork[1:3], [[-1, 0, 0, 1, 2]] * 2)
+    np.testing.assert_array_equal(fork[3], [-1, 0, 0, -1, -1])
 
 
 def test_segments_cover_every_chosen_token_once():
