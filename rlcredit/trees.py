@@ -11,7 +11,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from rlcredit.recurrence import running_sum
 from rlcredit.types import Array, Rollout
+
+_IN_BOUNDS = jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def owners(parent: Array, branch_at: Array, length: int) -> Array:
@@ -20,23 +23,22 @@ def owners(parent: Array, branch_at: Array, length: int) -> Array:
     Args: parent, branch_at: [..., K] of `Rollout`.
     """
 
-    def of_problem(parent: Array, branch_at: Array) -> Array:
-        position = jnp.arange(length)[None]
+    rows = jnp.broadcast_to(jnp.arange(parent.shape[-1], dtype=jnp.int32), parent.shape)
 
-        def copied(owner: Array) -> Array:
-            return position < branch_at[owner]
+    def climb(carry: tuple[Array, Array], _) -> tuple[tuple, tuple]:
+        row, low = carry
+        low = jnp.minimum(low, jnp.take_along_axis(branch_at, row, axis=-1))
+        row = jnp.take_along_axis(parent, row, axis=-1)
+        return (row, low), (row, low)
 
-        samples = parent.shape[0]
-        rows = jnp.arange(samples, dtype=jnp.int32)[:, None]
-        first = jnp.broadcast_to(rows, (samples, length))
-        # No row has more ancestors; to ask whether all are found would ask all devices.
-        return jax.lax.fori_loop(
-            0, samples - 1, lambda _, owner: jnp.where(copied(owner), parent[owner], owner), first
-        )
-
-    for _ in range(parent.ndim - 1):
-        of_problem = jax.vmap(of_problem)
-    return of_problem(parent, branch_at)
+    # No row has more ancestors; to ask whether all are found would ask all devices.
+    start = (rows, jnp.full_like(branch_at, length))
+    _, (ancestors, lows) = jax.lax.scan(climb, start, length=parent.shape[-1] - 1)
+    ancestors = jnp.moveaxis(jnp.concatenate([rows[None], ancestors]), 0, -1)
+    # A position goes back one generation for each row on the way that copied it.
+    position = jnp.arange(length)[(None,) * lows.ndim]
+    generation = jnp.sum(position < lows[..., None], axis=0, dtype=jnp.int32)
+    return jnp.take_along_axis(ancestors, generation, axis=-1)
 
 
 def nodes(rollout: Rollout) -> Array:
@@ -48,7 +50,7 @@ def nodes(rollout: Rollout) -> Array:
     length = rollout.mask.shape[-1]
     owner = owners(rollout.parent, rollout.branch_at, length)
     before = jnp.pad(owner[..., :-1], ((0, 0), (0, 0), (1, 0)))
-    begun = jnp.cumsum(rollout.mask, axis=-1) - rollout.mask > 0
+    begun = running_sum(rollout.mask) - rollout.mask > 0
     name = before * length + jnp.arange(length)[None, None]
     return jnp.where(begun, name, 0).astype(jnp.int32)
 
@@ -67,7 +69,8 @@ def first_of_edge(rollout: Rollout) -> Array:
     row = jnp.arange(samples, dtype=jnp.int32)[None, :, None]
 
     def lowest(row: Array, edge: Array) -> Array:
-        return jax.ops.segment_min(row.ravel(), edge.ravel(), num_segments=row.size)[edge]
+        flat = edge.ravel()
+        return jax.ops.segment_min(row.ravel(), flat, num_segments=row.size, mode=_IN_BOUNDS)[edge]
 
     return mask & (jax.vmap(lowest)(jnp.where(mask, row, samples), edges(rollout)) == row)
 
@@ -96,7 +99,8 @@ def by_node(x: Array, node: Array, mask: Array) -> Array:
     """[N, K, T] sums over the chosen tokens of a problem whose node is the same; 0 off the mask."""
 
     def of_problem(x: Array, node: Array) -> Array:
-        return jax.ops.segment_sum(x.ravel(), node.ravel(), num_segments=x.size)[node]
+        flat = node.ravel()
+        return jax.ops.segment_sum(x.ravel(), flat, num_segments=x.size, mode=_IN_BOUNDS)[node]
 
     sums = jax.vmap(of_problem)(jnp.where(mask, x, 0).astype(jnp.float32), node)
     return jnp.where(mask, sums, 0)

@@ -15,7 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from rlcredit import trees
+from rlcredit.recurrence import running_max, running_sum
 from rlcredit.types import Array, InputError, Rollout
+
+_IN_BOUNDS = jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def token(rollout: Rollout) -> Array:
@@ -111,7 +114,7 @@ def find(name: str) -> tuple[Callable[..., Array], bool]:
 
 def numbered(begins: Array, mask: Array) -> Array:
     """Unit numbers of rows [..., T] where `begins` marks the chosen tokens that open a unit."""
-    return jnp.where(mask, jnp.cumsum(begins & mask, axis=-1, dtype=jnp.int32) - 1, -1)
+    return jnp.where(mask, running_sum(begins & mask) - 1, -1)
 
 
 def chosen(unit: Array, mask: Array) -> Array:
@@ -126,7 +129,7 @@ def capped(unit: Array, most: int) -> Array:
 
 def opens(unit: Array) -> Array:
     """[..., T] bool: the first token of each unit."""
-    number = jax.lax.cummax(unit, axis=unit.ndim - 1)
+    number = running_max(unit)
     before = jnp.concatenate([jnp.full_like(number[..., :1], -1), number[..., :-1]], axis=-1)
     return number > before
 
@@ -149,7 +152,9 @@ def per_unit(x: Array, unit: Array, reduce: Callable = jax.ops.segment_sum) -> A
     length = x.shape[-1]
 
     def row(x: Array, unit: Array) -> Array:
-        return reduce(x, jnp.where(unit < 0, length, unit), num_segments=length + 1)[:-1]
+        slot = jnp.where(unit < 0, length, unit)
+        # Said to be in bounds, an entry is not checked, which takes most of the time.
+        return reduce(x, slot, num_segments=length + 1, mode=_IN_BOUNDS)[:-1]
 
     for _ in range(x.ndim - 1):
         row = jax.vmap(row)
@@ -168,4 +173,4 @@ def _changes(number: Array, mask: Array) -> Array:
 
 
 def _chosen_before(mask: Array) -> Array:
-    return jnp.cumsum(mask, axis=-1, dtype=jnp.int32) - mask
+    return running_sum(mask) - mask

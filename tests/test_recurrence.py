@@ -1,6 +1,7 @@
 """Backward recursions against plain loops, with several episodes in a row."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +9,19 @@ import numpy as np
 import pytest
 
 from rlcredit import recurrence
+from rlcredit.kernels.platform import compiling_for, platform
 from rlcredit.testing import measured, rollouts
 
 ROWS, LENGTH = 200, 12
 DISCOUNT, LAMBDA = 0.9, 0.7
 equal = functools.partial(np.testing.assert_allclose, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture(params=["cpu", "another"], autouse=True)
+def form(request):
+    """Position after position, or in passes over all of them."""
+    with compiling_for(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +33,10 @@ def data():
     mask[0] = False
     ends = mask & (rng.random((ROWS, LENGTH)) < 0.25)
     ends |= np.asarray(recurrence.last_chosen(mask))
+    for row in range(ROWS):  # inside an episode the value that follows is that of the next token
+        chosen = np.flatnonzero(mask[row])
+        for t, after in itertools.pairwise(chosen):
+            following[row, t] = following[row, t] if ends[row, t] else value[row, after]
     return {"reward": reward, "value": value, "following": following, "mask": mask, "ends": ends}
 
 
@@ -54,6 +67,15 @@ def spoiled(data):
     return {k: np.where(data["mask"], a, np.nan) if a.dtype != bool else a for k, a in data.items()}
 
 
+def gae(data, **more):
+    """Of rows that hold several episodes; the values behind their ends are `following`."""
+    arrays = (data[k] for k in ("reward", "value", "mask"))
+    nowhere = np.full(ROWS, 7.0, np.float32)  # each row's last chosen token is an end
+    return recurrence.gae(
+        *arrays, nowhere, ends=data["ends"], **{"bootstrap": data["following"]} | more
+    )
+
+
 def powers(base, count):
     return base ** np.arange(count)
 
@@ -69,9 +91,35 @@ def test_gae_equals_the_loop(data):
     def credit_at(r, v, f):
         return powers(DISCOUNT * LAMBDA, len(r)) @ (r + DISCOUNT * f - v)
 
+    advantage, returns = gae(spoiled(data), discount=DISCOUNT, lambda_=LAMBDA)
+    want = forwards(data, credit_at)
+    equal(advantage, want)
+    equal(returns, np.where(data["mask"], want + data["value"], 0))
+
+
+@pytest.mark.parametrize("discount, lambda_", [(1.0, 1.0), (DISCOUNT, 1.0), (1.0, LAMBDA)])
+def test_gae_of_whole_rows_equals_the_loop(data, discount, lambda_):
+    reward, value, mask = (data[name] for name in ("reward", "value", "mask"))
+    final = data["following"][:, 0]
+    want = np.zeros((ROWS, LENGTH))
+    for row in range(ROWS):
+        after, flows = final[row], 0.0
+        for t in reversed(np.flatnonzero(mask[row])):
+            delta = reward[row, t] + discount * after - value[row, t]
+            flows = want[row, t] = delta + discount * lambda_ * flows
+            after = value[row, t]
     d = spoiled(data)
-    arrays = [d[k] for k in ("reward", "value", "following", "mask", "ends")]
-    equal(recurrence.gae(*arrays, discount=DISCOUNT, lambda_=LAMBDA), forwards(data, credit_at))
+    own = {"discount": discount, "lambda_": lambda_}
+    equal(recurrence.gae(d["reward"], d["value"], mask, final, **own)[0], want)
+    each = own | {"discount": np.full((ROWS, LENGTH), discount, np.float32)}
+    equal(recurrence.gae(d["reward"], d["value"], mask, final, **each)[0], want)
+
+
+def test_nothing_lies_behind_an_end_without_a_bootstrap(data):
+    both = {"discount": DISCOUNT, "lambda_": LAMBDA}
+    bootstrap = np.zeros((ROWS, LENGTH), np.float32)
+    got = gae(data, bootstrap=None, **both)
+    np.testing.assert_array_equal(got, gae(data, bootstrap=bootstrap, **both))
 
 
 def test_lambda_return_equals_the_loop(data):
@@ -87,11 +135,11 @@ def test_lambda_return_equals_the_loop(data):
 
 def test_all_give_exactly_0_off_the_mask(data):
     d = spoiled(data)
-    reward, value, following, mask, ends = d.values()
+    reward, _, following, mask, ends = d.values()
     both = {"discount": DISCOUNT, "lambda_": LAMBDA}
     for got in (
         recurrence.discounted_return(reward, mask, ends, discount=DISCOUNT),
-        recurrence.gae(reward, value, following, mask, ends, **both),
+        *gae(d, **both),
         recurrence.lambda_return(reward, following, mask, ends, **both),
     ):
         assert got.dtype == jnp.float32 and not np.any(got[~mask])
@@ -101,8 +149,8 @@ def test_gradient_is_finite_and_0_off_the_mask(data):
     d = spoiled(data)
 
     def total(reward, value):
-        arrays = (reward, value, d["following"], d["mask"], d["ends"])
-        return recurrence.gae(*arrays, discount=DISCOUNT, lambda_=LAMBDA).sum()
+        own = d | {"reward": reward, "value": value}
+        return gae(own, discount=DISCOUNT, lambda_=LAMBDA)[0].sum()
 
     for gradient in jax.grad(total, argnums=(0, 1))(d["reward"], d["value"]):
         assert np.isfinite(gradient).all() and not np.any(gradient[~d["mask"]])
@@ -151,3 +199,28 @@ def test_next_value_reads_the_observation_after_the_last_choice(terminated, fina
     mask = np.array([0, 1, 1, 0, 0], bool)
     got = recurrence.next_value(value, mask, np.int32(4), np.bool_(terminated))
     equal(got, [0, 2, final, 0, 0])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("kind", ["float", "int", "bool"])
+def test_running_sums_equal_numpy(kind, reverse):
+    x = np.random.default_rng(0).integers(0, 2, (3, 4, 7))
+    x = x.astype({"float": np.float32, "int": np.int32, "bool": bool}[kind])
+    turned = x[..., ::-1] if reverse else x
+    want = np.cumsum(turned, axis=-1, dtype=np.int32 if kind == "bool" else x.dtype)
+    got = recurrence.running_sum(jnp.asarray(x), reverse=reverse)
+    np.testing.assert_array_equal(got, want[..., ::-1] if reverse else want)
+    assert got.dtype == want.dtype
+
+
+def test_running_maxima_equal_numpy():
+    x = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
+    want = np.maximum.accumulate(x, axis=-1)
+    np.testing.assert_array_equal(recurrence.running_max(jnp.asarray(x)), want)
+
+
+def test_the_platform_is_the_default_one_unless_said_otherwise(form):
+    assert platform() == form
+    with compiling_for("tpu"):
+        assert platform() == "tpu"
+    assert platform() == form

@@ -32,18 +32,14 @@ def bilevel_gae(
       unit: [N, K, T] evidence; value: [N, K, T + 1] evidence, the value of every prefix.
     Returns: [N, K, T] float32, not whitened.
     """
-    mask, ends_here = rollout.mask, (rollout.length, rollout.terminated)
+    mask, before = rollout.mask, value[..., :-1]
     unit = units.chosen(unit, mask)
-    last, before = units.closes(unit), value[..., :-1]
-    of_turns = recurrence.gae(
-        units.of_unit(units.per_unit(rollout.reward, unit), unit),
-        before,
-        recurrence.next_value(value, last, *ends_here),
-        last,
-        recurrence.last_chosen(last),
-        discount=turn_discount,
-        lambda_=lambda_,
+    last = units.closes(unit)
+    earned = units.of_unit(units.per_unit(rollout.reward, unit), unit)
+    final = recurrence.final_value(value, rollout.length, rollout.terminated)
+    _, of_turns = recurrence.gae(
+        earned, before, last, final, discount=turn_discount, lambda_=lambda_
     )
-    following = jnp.where(last, 0, recurrence.next_value(value, mask, *ends_here))
-    reward = jnp.where(last, of_turns + before, 0)
-    return recurrence.gae(reward, before, following, mask, last, discount=discount, lambda_=lambda_)
+    return recurrence.gae(
+        of_turns, before, mask, jnp.zeros_like(final), discount=discount, lambda_=lambda_, ends=last
+    )[0]

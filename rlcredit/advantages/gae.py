@@ -19,13 +19,6 @@ def gae(rollout: Rollout, *, value: Array, discount: float = 1.0, lambda_: float
       value: [N, K, T + 1] evidence, the value of every prefix.
     Returns: [N, K, T] float32.
     """
-    mask = rollout.mask
-    return recurrence.gae(
-        rollout.reward,
-        value[..., :-1],
-        recurrence.next_value(value, mask, rollout.length, rollout.terminated),
-        mask,
-        recurrence.last_chosen(mask),
-        discount=discount,
-        lambda_=lambda_,
-    )
+    final = recurrence.final_value(value, rollout.length, rollout.terminated)
+    arrays = (rollout.reward, value[..., :-1], rollout.mask, final)
+    return recurrence.gae(*arrays, discount=discount, lambda_=lambda_)[0]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
 from rlcredit import units
 from rlcredit.advantages.dr_grpo import dr_grpo
 from rlcredit.advantages.gains import by_number, gain_of_units
+from rlcredit.recurrence import running_max
 from rlcredit.types import Array, Rollout
 
 
@@ -25,7 +25,7 @@ def mig(rollout: Rollout, *, unit: Array, answer_log_prob: Array, coef: float = 
     """
     unit = units.chosen(unit, rollout.mask)
     before, exists = by_number(answer_log_prob, unit)
-    highest = jax.lax.cummax(jnp.where(exists, before, -jnp.inf), axis=2)
+    highest = running_max(jnp.where(exists, before, -jnp.inf))
     step, followed = gain_of_units(answer_log_prob, unit)
     gain = jnp.where(followed, jnp.maximum(before + step - highest, 0), 0)
     return dr_grpo(rollout) + coef * units.of_unit(gain, unit)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from rlcredit import units
 from rlcredit.advantages import weighted
-from rlcredit.recurrence import reverse_affine
+from rlcredit.recurrence import reverse_affine, running_sum
 from rlcredit.types import Array, Rollout
 
 
@@ -37,5 +37,5 @@ def optimal_token_baseline(rollout: Rollout, *, collision: Array) -> Array:
     reward = units.per_unit(rollout.reward, number)
     to_go = reverse_affine(reward, jnp.ones_like(reward))
     alive = units.per_unit(rollout.mask.astype(jnp.int32), number) > 0
-    relative = weighted.center(to_go, jnp.cumsum(energy, axis=-1), alive)
+    relative = weighted.center(to_go, running_sum(energy), alive)
     return units.of_unit(relative, number)

@@ -22,14 +22,8 @@ def poad(
       unit: [N, K, T] evidence; value: [N, K, T + 1] evidence, the value of every prefix.
     Returns: [N, K, T] float32.
     """
-    mask = rollout.mask
-    last = units.closes(units.chosen(unit, mask))
-    return recurrence.gae(
-        rollout.reward,
-        value[..., :-1],
-        recurrence.next_value(value, mask, rollout.length, rollout.terminated),
-        mask,
-        recurrence.last_chosen(mask),
-        discount=jnp.where(last, discount, 1.0),
-        lambda_=lambda_,
-    )
+    last = units.closes(units.chosen(unit, rollout.mask))
+    final = recurrence.final_value(value, rollout.length, rollout.terminated)
+    arrays = (rollout.reward, value[..., :-1], rollout.mask, final)
+    each = jnp.where(last, discount, 1.0)
+    return recurrence.gae(*arrays, discount=each, lambda_=lambda_)[0]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from rlcredit import masked, units
 from rlcredit.advantages.grpo import grpo
 from rlcredit.advantages.log_ratio import log_ratio
+from rlcredit.recurrence import running_sum
 from rlcredit.types import Array, Rollout
 
 
@@ -24,7 +25,7 @@ def spro(rollout: Rollout, *, ref_log_prob: Array, beta: float = 0.05, eps: floa
     Returns: [N, K, T] float32.
     """
     number = units.token(rollout)
-    so_far = beta * jnp.cumsum(log_ratio(rollout, ref_log_prob), axis=-1)
+    so_far = beta * running_sum(log_ratio(rollout, ref_log_prob))
     by_number = units.per_unit(so_far, number)
     alive = units.per_unit(rollout.mask.astype(jnp.float32), number) > 0
     relative = units.of_unit(masked.center(by_number, alive, axis=1), number)

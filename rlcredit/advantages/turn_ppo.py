@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-
 from rlcredit import recurrence, units
 from rlcredit.advantages.unit_values import at_start
 from rlcredit.types import Array, Rollout
@@ -29,14 +27,8 @@ def turn_ppo(
     unit = units.chosen(unit, rollout.mask)
     first = units.opens(unit)
     earned = units.of_unit(units.per_unit(rollout.reward, unit), unit)
-    of_unit = recurrence.gae(
-        earned,
-        value[..., :-1],
-        recurrence.next_value(value, first, rollout.length, rollout.terminated),
-        first,
-        recurrence.last_chosen(first),
-        discount=discount,
-        lambda_=lambda_,
+    final = recurrence.final_value(value, rollout.length, rollout.terminated)
+    of_first = recurrence.gae(
+        earned, value[..., :-1], first, final, discount=discount, lambda_=lambda_
     )
-    advantage = at_start(of_unit, unit)
-    return advantage, jnp.where(rollout.mask, advantage + at_start(value[..., :-1], unit), 0)
+    return tuple(at_start(array, unit) for array in of_first)

@@ -1,0 +1,217 @@
+"""Recursions along the last axis of rows: GAE, affine ones, running sums and maxima.
+
+A CPU takes one position of all rows at a time, on arrays turned so that these lie side by side: a
+`lax.scan` there has next to no price a step, and the turns cost less than strided reads. Elsewhere
+a step of a scan is a launch: sums and maxima are the compiler's own, GAE and affine recursions are
+kernels, or without one are composed of pairs (x, decay) in log2(T) passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rlcredit.kernels.platform import on_hopper, platform
+from rlcredit.sharding import over_rows
+from rlcredit.types import Array
+
+
+def reverse_affine(x: Array, decay: Array, initial: Array | float = 0.0) -> Array:
+    """y[t] = x[t] + decay[t] * y[t + 1], with y[T] = initial.
+
+    Args:
+      x: [..., T] what each position adds.
+      decay: [..., T] how much of what follows it keeps.
+      initial: [...] the value after the last position.
+    Returns: [..., T] float32.
+    """
+    chex.assert_equal_shape([x, decay])
+    x, decay = x.astype(jnp.float32), decay.astype(jnp.float32)
+    start = jnp.broadcast_to(jnp.asarray(initial, jnp.float32), x.shape[:-1])
+    if platform() == "cpu":
+        return _over_time(_affine, start, x, decay, reverse=True)
+    kernel = _kernel("reverse_affine")
+    if kernel is None:
+        return _affine_in_passes(x, decay, start)
+    return _in_rows(kernel, _affine_in_passes, x.ndim, x, decay, start)
+
+
+def gae(
+    reward: Array,
+    value: Array,
+    mask: Array,
+    final: Array,
+    *,
+    discount: float | Array,
+    lambda_: float,
+    ends: Array | None = None,
+    bootstrap: Array | None = None,
+) -> tuple[Array, Array]:
+    """Generalised advantage estimation over chosen tokens, and the returns, in one pass.
+
+    delta[t] = reward[t] + discount * value[next chosen t] - value[t]
+    A[t]     = delta[t] + discount * lambda_ * A[next chosen t],  returns[t] = A[t] + value[t]
+
+    Behind the last chosen token of a row the value is `final` and A is 0; so they are behind every
+    position of `ends`, with `bootstrap` for the value. Schulman et al., 2015, arXiv 1506.02438.
+
+    Args:
+      reward, value, mask: [..., T]; final: [...] 0 where the episode terminated, else the value of
+        all that was read, observations after the last choice included.
+      discount: one for all, or one of each token, [..., T].
+      ends: [..., T] bool, last chosen tokens of the episodes of a row that holds several;
+      bootstrap: [..., T] the values behind them, 0 if not given.
+    Returns: (advantage, returns), [..., T] float32, 0 off the mask.
+    """
+    chex.assert_equal_shape([reward, value, mask])
+    reward, value = (jnp.where(mask, a, 0).astype(jnp.float32) for a in (reward, value))
+    final = jnp.broadcast_to(jnp.asarray(final, jnp.float32), mask.shape[:-1])
+    if ends is None and isinstance(discount, float | int) and discount == lambda_ == 1:
+        returns = jnp.where(mask, running_sum(reward, reverse=True) + final[..., None], 0)
+        return returns - value, returns
+    if ends is not None:
+        bootstrap = jnp.zeros_like(value) if bootstrap is None else jnp.where(ends, bootstrap, 0)
+    more = (discount, lambda_, ends, bootstrap)
+    if platform() == "cpu":
+        return _gae_in_steps(reward, value, mask, final, *more)
+    kernel = _kernel("gae")
+    if kernel is None or not isinstance(discount, float | int):
+        return _gae_in_passes(reward, value, mask, final, *more)
+
+    def fused(reward, value, mask, final, *several):
+        own = dict(zip(("ends", "bootstrap"), several, strict=bool(several)))
+        return kernel(reward, value, mask, final, discount=discount, lambda_=lambda_, **own)
+
+    def plain(reward, value, mask, final, *several):
+        return _gae_in_passes(
+            reward, value, mask, final, discount, lambda_, *(several or (None, None))
+        )
+
+    several = () if ends is None else (ends, bootstrap)
+    return _in_rows(fused, plain, mask.ndim, reward, value, mask, final, *several)
+
+
+def next_chosen(value: Array, mask: Array, final: Array) -> Array:
+    """The value at the next chosen position, `final` behind the last one; 0 off the mask.
+
+    Args: value, mask: [..., T]; final: [...].
+    Returns: [..., T] float32.
+    """
+    following = reverse_affine(jnp.where(mask, value, 0), ~mask, final)
+    shifted = jnp.concatenate([following[..., 1:], final[..., None]], axis=-1)
+    return jnp.where(mask, shifted, 0)
+
+
+def running_sum(x: Array, *, reverse: bool = False) -> Array:
+    """The sum of all entries up to each one along the last axis; `reverse`: of those from it on.
+
+    Returns: [..., T] of the dtype of `x`, int32 for a bool one.
+    """
+    x = x.astype(jnp.int32) if x.dtype == bool else x
+    if platform() != "cpu":
+        return lax.cumsum(x, axis=x.ndim - 1, reverse=reverse)
+    return _over_time(_sum, jnp.zeros(x.shape[:-1], x.dtype), x, reverse=reverse)
+
+
+def running_max(x: Array) -> Array:
+    """The largest of all entries up to each one along the last axis."""
+    if platform() != "cpu":
+        return lax.cummax(x, axis=x.ndim - 1)
+    return _over_time(_max, x[..., 0], x)
+
+
+def _gae_in_steps(reward, value, mask, final, discount, lambda_, ends, bootstrap):
+    """The definition, one position after the other."""
+
+    def backward(carry: tuple[Array, Array], reward, value, mask, *more: Array):
+        following, flows = carry
+        discount, ends, bootstrap = (*more, None, None)[:3]
+        if ends is not None:
+            following, flows = jnp.where(ends, bootstrap, following), jnp.where(ends, 0, flows)
+        advantage = reward + discount * following - value + discount * lambda_ * flows
+        carry = (jnp.where(mask, value, carry[0]), jnp.where(mask, advantage, carry[1]))
+        return carry, jnp.where(mask, advantage, 0)
+
+    discount = jnp.broadcast_to(jnp.asarray(discount, jnp.float32), mask.shape)
+    xs = (reward, value, mask, discount) + (() if ends is None else (ends, bootstrap))
+    advantage = _over_time(backward, (final, jnp.zeros_like(final)), *xs, reverse=True)
+    return advantage, advantage + value
+
+
+def _gae_in_passes(reward, value, mask, final, discount, lambda_, ends, bootstrap):
+    """The values that follow first, then the sum of what is left of each delta."""
+    following, keep = next_chosen(value, mask, final), discount * lambda_
+    if ends is not None:
+        following, keep = jnp.where(ends, bootstrap, following), jnp.where(ends, 0, keep)
+    delta = jnp.where(mask, reward + discount * following - value, 0)
+    advantage = reverse_affine(delta, jnp.where(mask, keep, 1))
+    advantage = jnp.where(mask, advantage, 0)
+    return advantage, advantage + value
+
+
+def _affine_in_passes(x: Array, decay: Array, start: Array) -> Array:
+    keeps, sums = lax.associative_scan(_compose, (decay, x), reverse=True, axis=x.ndim - 1)
+    return sums + keeps * start[..., None]
+
+
+def _kernel(name: str) -> Callable | None:
+    """The kernel called `name` on this platform; imported here, for Pallas takes a while."""
+    if platform() == "tpu":
+        from rlcredit.kernels import recurrence_tpu
+
+        return getattr(recurrence_tpu, f"{name}_tpu")
+    if on_hopper():
+        from rlcredit.kernels import recurrence_gpu
+
+        return getattr(recurrence_gpu, f"{name}_gpu")
+    return None
+
+
+def _in_rows(kernel: Callable, plain: Callable, dimensions: int, *arrays: Array):
+    """`kernel(*arrays)` of rows [R, T] made of arrays [..., T], with the gradient of `plain`."""
+
+    def flat(arrays: tuple, _: None):
+        shape = arrays[0].shape[:-1]
+        leads = dimensions - 1
+        rows = jax.tree.map(lambda a: a.reshape(-1, *a.shape[leads:]), arrays)
+        return jax.tree.map(lambda a: a.reshape(*shape, -1), differentiable(*rows))
+
+    differentiable = jax.custom_vjp(kernel)
+    differentiable.defvjp(
+        lambda *rows: (kernel(*rows), rows), lambda rows, g: jax.vjp(plain, *rows)[1](g)
+    )
+    return over_rows(flat, lambda arrays, _: plain(*arrays), arrays)
+
+
+def _over_time(step: Callable, start, *xs: Array, reverse: bool = False) -> Array:
+    """`step(carry, *entries) -> (carry, output)` along the last axis of `xs`."""
+
+    def at_position(carry, entries: tuple):
+        return step(carry, *entries)
+
+    turned = tuple(jnp.moveaxis(x, -1, 0) for x in xs)
+    _, outputs = lax.scan(at_position, start, turned, reverse=reverse)
+    return jnp.moveaxis(outputs, 0, -1)
+
+
+def _affine(following: Array, x: Array, decay: Array) -> tuple[Array, Array]:
+    following = x + decay * following
+    return following, following
+
+
+def _sum(total: Array, x: Array) -> tuple[Array, Array]:
+    return total + x, total + x
+
+
+def _max(top: Array, x: Array) -> tuple[Array, Array]:
+    top = jnp.maximum(top, x)
+    return top, top
+
+
+def _compose(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Two maps y -> keeps * y + sums as one; a reversed scan hands over the later one first."""
+    return earlier[0] * later[0], earlier[1] + earlier[0] * later[1]
