@@ -53,10 +53,10 @@ def relative(found, wanted):
 
 
 @pytest.mark.parametrize("legal", [None, LEGAL], ids=["all", "some-legal"])
-@pytest.mark.parametrize("columns", [None, 100, 17])
-def test_values_and_gradients_are_those_in_double_precision(columns, legal):
+@pytest.mark.parametrize("columns, rows", [(None, N), (100, N), (17, N), (100, 11), (None, 10)])
+def test_values_and_gradients_are_those_in_double_precision(columns, rows, legal):
     def function(*arrays, **settings):
-        return token_log_prob_chunked(*arrays, columns=columns, **settings)
+        return token_log_prob_chunked(*arrays, columns=columns, rows=rows, **settings)
 
     wanted = in_double(HIDDEN, HEAD, BIAS, legal)
     for found, right in zip(results(function, HIDDEN, HEAD, BIAS, legal), wanted, strict=True):

@@ -49,14 +49,33 @@ def token_log_prob_chunked(
     bias: Array | None = None,
     legal: Array | None = None,
     columns: int | None = None,
+    rows: int = 8192,
 ) -> tuple[Array, Array]:
     """As `token_log_prob`, for hidden [N, H]; gradients flow to hidden, head and bias.
 
-    Args: columns: of a piece of the vocabulary; by default chosen from N and V, if there is one
-      that divides V near what fits.
+    Args:
+      columns: of a piece of the vocabulary; by default chosen from N and V, if there is one that
+        divides V near what fits.
+      rows: more tokens come in waves of so many, for each piece adds to the gradient of all hidden
+        states of a wave, and each wave to that of the head.
     """
-    size = columns or piece_of(hidden.shape[0], head.shape[1])
-    return _chunked(temperature, size, hidden, _Head(head, bias, legal), tokens)
+    count = hidden.shape[0]
+    rows = min(count, rows)
+    size = columns or piece_of(rows, head.shape[1])
+
+    def wave(of_rows: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
+        hidden, tokens, legal = of_rows
+        return _chunked(temperature, size, hidden, _Head(head, bias, legal), tokens)
+
+    of_rows, whole = (hidden, tokens, legal), count // rows * rows
+    if count == rows:
+        return wave(of_rows)
+    first = jax.tree.map(lambda a: a[:whole].reshape(-1, rows, *a.shape[1:]), of_rows)
+    results = jax.tree.map(jnp.ravel, lax.map(wave, first))
+    if whole == count:
+        return results
+    rest = wave(jax.tree.map(lambda a: a[whole:], of_rows))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), results, rest)
 
 
 def piece_of(tokens: int, vocabulary: int) -> int:
@@ -95,7 +114,7 @@ def _forward(temperature: float, size: int, hidden: Array, head: _Head, tokens: 
         total = shrink * total + jnp.sum(weights, axis=1)
         return higher, total, weighted, target + jnp.sum(jnp.where(chosen, z, 0), axis=1)
 
-    top, total, weighted, target = _over_pieces(piece, carry, vocabulary, size)
+    top, total, weighted, target = over_pieces(piece, carry, vocabulary, size)
     log_total = jnp.log(total)
     mean = weighted / total
     log_prob = jnp.minimum((target - top) - log_total, 0)
@@ -120,10 +139,10 @@ def _backward(temperature: float, size: int, residuals: tuple, cotangents: tuple
         p = jnp.exp(relative - log_total[:, None])
         dz = g_log_prob * (chosen - p) - g_entropy * p * (relative - mean[:, None])
         if head.legal is not None:
-            dz = jnp.where(_columns(head.legal, start, columns), dz, 0)
+            dz = jnp.where(columns_of(head.legal, start, columns), dz, 0)
         da = dz / temperature
         operand = da.astype(hidden.dtype)
-        weight = _columns(head.weight, start, columns).astype(hidden.dtype)
+        weight = columns_of(head.weight, start, columns).astype(hidden.dtype)
         d_hidden += jnp.matmul(operand, weight.T, preferred_element_type=jnp.float32)
         own = jnp.matmul(hidden.T, operand, preferred_element_type=jnp.float32)
         own = own.astype(d_weight.dtype)
@@ -132,7 +151,7 @@ def _backward(temperature: float, size: int, residuals: tuple, cotangents: tuple
             d_bias = lax.dynamic_update_slice_in_dim(d_bias, jnp.sum(da, axis=0), start, axis=0)
         return d_hidden, d_weight, d_bias
 
-    d_hidden, d_weight, d_bias = _over_pieces(piece, carry, head.weight.shape[1], size)
+    d_hidden, d_weight, d_bias = over_pieces(piece, carry, head.weight.shape[1], size)
     if d_bias is not None:
         d_bias = d_bias.astype(head.bias.dtype)
     no_gradient = np.zeros(tokens.shape, jax.dtypes.float0)
@@ -143,7 +162,7 @@ def _backward(temperature: float, size: int, residuals: tuple, cotangents: tuple
 _chunked.defvjp(_forward, _backward)
 
 
-def _over_pieces(piece, carry: tuple, vocabulary: int, size: int) -> tuple:
+def over_pieces(piece, carry: tuple, vocabulary: int, size: int) -> tuple:
     """`piece(carry, start, columns)` over the vocabulary; what is left over is a last one."""
     whole = vocabulary // size
 
@@ -157,16 +176,17 @@ def _over_pieces(piece, carry: tuple, vocabulary: int, size: int) -> tuple:
 
 def _logits(temperature, hidden: Array, head: _Head, tokens: Array, start, columns: int):
     """(z [N, columns] float32, where they are those of `tokens`)."""
-    weight = _columns(head.weight, start, columns).astype(hidden.dtype)
+    weight = columns_of(head.weight, start, columns).astype(hidden.dtype)
     z = jnp.matmul(hidden, weight, preferred_element_type=jnp.float32)
     if head.bias is not None:
-        z += _columns(head.bias[None], start, columns).astype(jnp.float32)
+        z += columns_of(head.bias[None], start, columns).astype(jnp.float32)
     z = z / temperature
     if head.legal is not None:
-        z = jnp.where(_columns(head.legal, start, columns), z, FORBIDDEN)
+        z = jnp.where(columns_of(head.legal, start, columns), z, FORBIDDEN)
     column = lax.broadcasted_iota(jnp.int32, z.shape, 1) + start
     return z, column == tokens[:, None]
 
 
-def _columns(array: Array, start: Array, columns: int) -> Array:
+def columns_of(array: Array, start: Array, columns: int) -> Array:
+    """Columns start..start + columns - 1."""
     return lax.dynamic_slice_in_dim(array, start, columns, axis=1)
