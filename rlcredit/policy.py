@@ -52,10 +52,12 @@ def transformer(architecture: Architecture) -> Policy:
         network = _Network(architecture, rngs=nnx.Rngs(key))
         return nnx.to_pure_dict(nnx.state(network))
 
-    def forward(params: PyTree, tokens: Array) -> tuple[Array, Array | None]:
+    def forward(
+        params: PyTree, tokens: Array, segment: Array | None = None
+    ) -> tuple[Array, Array | None]:
         network = nnx.merge(graph, params)
-        hidden = network.policy(tokens)
-        return hidden, network.value(tokens, hidden)
+        hidden = network.policy(tokens, segment)
+        return hidden, network.value(tokens, hidden, segment)
 
     def head(params: PyTree) -> Array:
         return nnx.merge(graph, params).policy.head_matrix()
@@ -90,11 +92,11 @@ class _Network(nnx.Module):
         self.critic = _Trunk(architecture, rngs=rngs) if kind == "separate" else None
         self.value_head = None if kind == "none" else _ValueHead(architecture, rngs=rngs)
 
-    def value(self, tokens: Array, hidden: Array) -> Array | None:
+    def value(self, tokens: Array, hidden: Array, segment: Array | None) -> Array | None:
         """[B, T] value of the prefix that ends with each token."""
         if self.value_head is None:
             return None
-        return self.value_head(hidden if self.critic is None else self.critic(tokens))
+        return self.value_head(hidden if self.critic is None else self.critic(tokens, segment))
 
 
 class _Trunk(nnx.Module):
@@ -114,19 +116,24 @@ class _Trunk(nnx.Module):
             None if architecture.tied else _matrix(rngs, width, vocabulary, 0.1 * width**-0.5)
         )
 
-    def __call__(self, tokens: Array) -> Array:
-        return self.extend(tokens, None, jnp.zeros(1, jnp.int32))[0]
+    def __call__(self, tokens: Array, segment: Array | None = None) -> Array:
+        return self.extend(tokens, None, jnp.zeros(1, jnp.int32), segment)[0]
 
-    def extend(self, tokens: Array, cache: Cache | None, slot: Array) -> tuple[Array, Cache]:
+    def extend(
+        self, tokens: Array, cache: Cache | None, slot: Array, segment: Array | None = None
+    ) -> tuple[Array, Cache]:
         """Hidden states [B, S, H] of tokens in slots slot..slot+S-1, and the cache with them.
 
         Without a cache they are all there is, and the cache that comes out has S slots. What lies
-        beyond the last slot is not written.
+        beyond the last slot is not written. Of `segment` [B, S], without a cache only, slots see
+        their own number: rotary positions are relative, so each may start anywhere in the row.
         """
         slots = slot[:, None] + jnp.arange(tokens.shape[1])[None]  # [B or 1, S]
         rotation = _rotation(slots, self.blocks[0].head_width)
         seen = jnp.arange(tokens.shape[1] if cache is None else cache[0][0].shape[1])
         visible = seen[None, None] <= slots[..., None]  # [B or 1, S, slots]
+        if segment is not None:
+            visible = visible & (segment[:, :, None] == segment[:, None, :])
         # Undoes the small rows that a tied head wants, so that a block adds to, not drowns, them.
         scale = self.embedding[...].shape[1] ** 0.5
         hidden = (self.embedding[...][tokens] * scale).astype(self.dtype)

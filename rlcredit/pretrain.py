@@ -19,6 +19,7 @@ import optax
 from rlcredit import masked
 from rlcredit.episode import Position, play_one
 from rlcredit.score import score
+from rlcredit.sharding import spread
 from rlcredit.types import Array, InputError, Policy, PyTree, Sampling, Task, TrainState
 from rlcredit.update import guarded
 
@@ -79,7 +80,7 @@ def make_pretrain_step(
     def step(state: TrainState, data: Demonstrations):
         batch_key = jax.random.fold_in(state.key, state.step)
         chosen = jax.random.randint(batch_key, (batch,), 0, data.tokens.shape[0])
-        rows = jax.tree.map(lambda leaf: leaf[chosen], data)
+        rows = spread(jax.tree.map(lambda leaf: leaf[chosen], data))
         value, gradient = jax.value_and_grad(loss)(state.params, rows)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)

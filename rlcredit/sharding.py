@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -32,7 +33,54 @@ def jit_step(mesh: Mesh, step: Callable) -> Callable:
     placed in another way and compile anew.
     """
     everywhere = NamedSharding(mesh, PartitionSpec())
-    return jax.jit(step, donate_argnums=0, out_shardings=everywhere)
+
+    @functools.wraps(step)
+    def on_mesh(state: PyTree, *data: PyTree):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # for `spread` and `over_rows`
+            return step(state, *data)
+
+    return jax.jit(on_mesh, donate_argnums=0, out_shardings=everywhere)
+
+
+def spread(tree: PyTree) -> PyTree:
+    """Leaves [rows, ...] split over the devices of the step that is being traced.
+
+    Where the rows do not divide, or there is one device, they are left to the compiler.
+    """
+    devices = _devices()
+    if devices == 1:
+        return tree
+    split = PartitionSpec(AXIS)
+    return jax.tree.map(
+        lambda leaf: (
+            leaf if leaf.shape[0] % devices else jax.lax.with_sharding_constraint(leaf, split)
+        ),
+        tree,
+    )
+
+
+def over_rows(kernel: Callable, plain: Callable, of_rows: PyTree, shared: PyTree = None) -> PyTree:
+    """`kernel(of_rows, shared)`, on each device of the step that is being traced with its rows.
+
+    The compiler splits no kernel over devices. Where the rows do not divide it is
+    `plain(of_rows, shared)`, the same in a form that it can split.
+
+    Args: of_rows: leaves [rows, ...], as the results are; shared: what every device gets whole.
+    """
+    devices = _devices()
+    if devices == 1:
+        return kernel(of_rows, shared)
+    if any(leaf.shape[0] % devices for leaf in jax.tree.leaves(of_rows)):
+        return plain(of_rows, shared)
+    split = PartitionSpec(AXIS)
+    specs = {"in_specs": (split, PartitionSpec()), "out_specs": split}
+    return jax.shard_map(kernel, **specs, check_vma=False)(of_rows, shared)
+
+
+def _devices() -> int:
+    """How many the step that is being traced is spread over; 1 where they are apart already."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty or AxisType.Manual in mesh.axis_types else mesh.size
 
 
 def over_problems(mesh: Mesh, tree: PyTree) -> PyTree:

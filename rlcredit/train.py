@@ -75,6 +75,7 @@ class Training:
     epochs: int = 1
     minibatches: int = 2
     accumulate: int = 8  # micro-batches; on a CPU small ones stay in the cache
+    packed: bool = False  # several episodes in a row for the update
     entropy_coef: float = 0.002
     kl_coef: float = 0.0  # pull to the warm-started policy, in the loss
 
@@ -106,7 +107,9 @@ def build(training: Training, task: Task) -> Parts:
     sizes = (len(task.vocabulary), training.width, training.layers)
     policy = transformer(Architecture(*sizes, dtype=training.dtype, value_head=critic))
     sampling = Sampling(temperature=training.temperature, legal=training.legal)
-    schedule = update.Schedule(training.epochs, training.minibatches, training.accumulate)
+    schedule = update.Schedule(
+        training.epochs, training.minibatches, training.accumulate, training.packed
+    )
     update.check_schedule(schedule, training.problems)
     _check_probing(training.probing)
     cuts.find(training.cut)

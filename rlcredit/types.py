@@ -87,11 +87,14 @@ class Layout(NamedTuple):
 class Policy(NamedTuple):
     """A network as pure functions of its parameters (plain nested dicts).
 
-    A position of `hidden` has read its own token and predicts the next one.
+    A position of `hidden` has read its own token and predicts the next one. Where `forward` is
+    given `segment`, it sees only earlier slots of the same number.
     """
 
     init: Callable[[Array], PyTree]  # key -> params
-    forward: Callable  # (params, tokens [B, T]) -> (hidden [B, T, H], value [B, T] or None)
+    # (params, tokens [B, T], segment [B, T] int32 or None) -> (hidden [B, T, H], value [B, T] or
+    # None); only packed rows need a segment, a policy without it can be trained unpacked
+    forward: Callable
     head: Callable[[PyTree], Array]  # params -> [H, V]
     init_cache: Callable  # (batch, slots) -> cache, leaves [batch, slots, ...]
     extend: Callable  # (params, cache or None, tokens [B, S], slot [B]) -> (hidden, cache)

@@ -2,8 +2,10 @@
 
 A minibatch is one optimiser step. It is taken over whole problems, so that groups stay together,
 and may be split further into micro-batches whose gradients add up: token weights are made for the
-whole minibatch first, so the split changes nothing but memory. A step whose loss or gradient is not
-finite leaves parameters and optimiser as they were and is counted (`optax.apply_if_finite`).
+whole minibatch first, so the split changes nothing but memory. Packed, the rows of a micro-batch
+hold several episodes each (`packing`), which changes nothing but the work. A step whose loss or
+gradient is not finite leaves parameters and optimiser as they were and is counted
+(`optax.apply_if_finite`).
 """
 
 from __future__ import annotations
@@ -15,12 +17,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rlcredit import masked
-from rlcredit.credit import Bound, Credit
-from rlcredit.losses import kl_loss, value_loss
-from rlcredit.losses.kl import Estimator
-from rlcredit.losses.reducers import Reducer
-from rlcredit.score import score
+from rlcredit import gradient
+from rlcredit.credit import Credit
+from rlcredit.gradient import Batch, Objective
 from rlcredit.types import (
     Array,
     InputError,
@@ -36,37 +35,13 @@ from rlcredit.types import (
 _NEVER_GIVE_IN = 2**31 - 1
 
 
-class Batch(NamedTuple):
-    """What the losses need of a rollout and its credit."""
-
-    tokens: Array  # [N, K, T]
-    mask: Array  # [N, K, T]
-    old_log_prob: Array  # [N, K, T]
-    advantage: Array  # [N, K, T] final: after whitening, where the experiment wants it
-    target: Array | None  # [N, K, T] for the critic
-    old_value: Array | None  # [N, K, T]
-    legal: Array | None  # [N, K, T, V]
-    evidence: dict[str, Array]  # [N, K, T] each: what the loss and the KL penalty ask for
-
-
 class Schedule(NamedTuple):
     """How a batch is gone through."""
 
     epochs: int = 1
     minibatches: int = 1  # optimiser steps an epoch
     accumulate: int = 1  # micro-batches a minibatch
-
-
-class Objective(NamedTuple):
-    """policy loss + value_coef * value loss - entropy_coef * entropy + kl_coef * KL."""
-
-    loss: Bound
-    reduce: Reducer
-    entropy_coef: float = 0.0
-    kl_coef: float = 0.0  # needs evidence ref_log_prob
-    kl_estimator: Estimator = "k2"
-    value_coef: float = 0.5
-    value_clip: float = float("inf")
+    packed: bool = False  # several episodes in a row; a micro-batch keeps its number of rows
 
 
 def initial_state(
@@ -126,8 +101,8 @@ def inverse_sqrt(peak: float, *, rise: int = 10, plateau: int = 50) -> optax.Sch
 
 def check_schedule(schedule: Schedule, problems: int) -> None:
     """Raises: InputError if the problems do not divide into the schedule's pieces."""
-    pieces = schedule.minibatches * schedule.accumulate
-    if min(*schedule, problems) < 1 or problems % pieces:
+    counts = (schedule.epochs, schedule.minibatches, schedule.accumulate, problems)
+    if min(counts) < 1 or problems % (schedule.minibatches * schedule.accumulate):
         raise InputError(
             f"{problems} problems do not divide into minibatches={schedule.minibatches} times "
             f"accumulate={schedule.accumulate}, with epochs={schedule.epochs} >= 1"
@@ -147,25 +122,24 @@ def make_update(
     minibatch losses, `grad_norm` that of the gradient norms before clipping, `skipped_updates`
     counts the steps in a row, up to the last, that were not finite.
     """
-
-    def piece_loss(params: PyTree, piece: tuple[Batch, Array]) -> tuple[Array, dict]:
-        return _loss(policy, params, objective, sampling, *piece)
+    how = (policy, objective, sampling, schedule.accumulate)
+    learn = gradient.packed if schedule.packed else gradient.in_rows
 
     def optimiser_step(carry: tuple, minibatch: Batch) -> tuple[tuple, dict]:
         params, opt_state = carry
-        weight = objective.reduce(minibatch.mask)
-        pieces = _split((minibatch, weight), schedule.accumulate)
-        loss, metrics, gradient = _accumulate(piece_loss, params, pieces)
+        loss, metrics, grads = learn(*how, params, minibatch)
         # apply_if_finite looks at the gradient alone.
-        poisoned = jax.tree.map(lambda g: jnp.where(jnp.isfinite(loss), g, jnp.nan), gradient)
+        poisoned = jax.tree.map(lambda g: jnp.where(jnp.isfinite(loss), g, jnp.nan), grads)
         updates, opt_state = optimizer.update(poisoned, opt_state, params)
-        norm = optax.global_norm(gradient)
+        norm = optax.global_norm(grads)
         return (optax.apply_updates(params, updates), opt_state), (loss, norm, metrics)
 
     def epoch(carry: tuple, epoch_key: Array) -> tuple[tuple, dict]:
         state, batch = carry
         order = jax.random.permutation(epoch_key, batch.mask.shape[0])
-        minibatches = _split(jax.tree.map(lambda leaf: leaf[order], batch), schedule.minibatches)
+        minibatches = gradient.split(
+            jax.tree.map(lambda leaf: leaf[order], batch), schedule.minibatches
+        )
         state, history = jax.lax.scan(optimiser_step, state, minibatches)
         return (state, batch), history
 
@@ -181,64 +155,3 @@ def make_update(
         return state._replace(params=params, opt_state=opt_state), metrics
 
     return update
-
-
-def _loss(
-    policy: Policy,
-    params: PyTree,
-    objective: Objective,
-    sampling: Sampling,
-    batch: Batch,
-    weight: Array,
-) -> tuple[Array, dict[str, Array]]:
-    """The objective on one piece; metrics are sums over its tokens."""
-    scores = score(policy, params, batch.tokens, sampling=sampling, legal=batch.legal)
-    evidence = {name: batch.evidence[name] for name in objective.loss.evidence}
-    loss, metrics = objective.loss.function(
-        scores.log_prob, batch.old_log_prob, batch.advantage, weight, **evidence
-    )
-    metrics["entropy"] = masked.mean(scores.entropy, batch.mask)
-    if objective.entropy_coef:
-        loss -= objective.entropy_coef * masked.sum(weight * scores.entropy, batch.mask)
-    if objective.kl_coef:
-        penalty, kl_metrics = kl_loss(
-            scores.log_prob,
-            batch.evidence["ref_log_prob"],
-            weight,
-            estimator=objective.kl_estimator,
-        )
-        loss += objective.kl_coef * penalty
-        metrics |= kl_metrics
-    if batch.target is not None:
-        critic, critic_metrics = value_loss(
-            scores.value[..., :-1],
-            batch.target,
-            batch.old_value,
-            weight,
-            clip=objective.value_clip,
-        )
-        loss += objective.value_coef * critic
-        metrics |= critic_metrics
-    tokens = masked.count(batch.mask)
-    return loss, {name: mean * tokens for name, mean in metrics.items()} | {"tokens": tokens}
-
-
-def _accumulate(piece_loss: Callable, params: PyTree, pieces: PyTree) -> tuple:
-    """Sums of loss, metrics and gradient over the leading axis of `pieces`."""
-
-    def one(piece: PyTree) -> tuple:
-        (loss, metrics), gradient = jax.value_and_grad(piece_loss, has_aux=True)(params, piece)
-        return loss, metrics, gradient
-
-    shapes = jax.eval_shape(one, jax.tree.map(lambda a: a[0], pieces))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-    def add(total: tuple, piece: PyTree) -> tuple:
-        return jax.tree.map(jnp.add, total, one(piece)), None
-
-    return jax.lax.scan(add, zeros, pieces)[0]
-
-
-def _split(tree: PyTree, pieces: int) -> PyTree:
-    """[N, ...] -> [pieces, N / pieces, ...]."""
-    return jax.tree.map(lambda a: a.reshape(pieces, a.shape[0] // pieces, *a.shape[1:]), tree)

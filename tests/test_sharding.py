@@ -7,7 +7,15 @@ import pytest
 from stubs import quick_jit
 
 from rlcredit import masked
-from rlcredit.sharding import AXIS, make_mesh, over_problems, replicated
+from rlcredit.sharding import (
+    AXIS,
+    jit_step,
+    make_mesh,
+    over_problems,
+    over_rows,
+    replicated,
+    spread,
+)
 from rlcredit.types import InputError
 
 REWARD = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3)), jnp.float32)
@@ -74,3 +82,61 @@ def test_a_loop_over_its_own_output_compiles_once():
     for _ in range(4):
         params, _ = step(params, reward)
     assert step._cache_size() == 1 and params.is_fully_replicated
+
+
+def squares(rows, shared):
+    """What a kernel may be: each row by itself."""
+    return jnp.sin(rows["x"] @ shared)
+
+
+def refused(rows, shared):
+    raise AssertionError("the plain form of a kernel that could be called")
+
+
+@pytest.mark.parametrize("rows, form", [(8, refused), (6, squares)])
+def test_a_kernel_is_called_on_each_device_with_its_rows(rows, form):
+    shared, x = jnp.arange(6.0).reshape(2, 3), jnp.linspace(0, 1, 2 * rows).reshape(rows, 2)
+    seen = []
+
+    def kernel(of_rows, shared):
+        seen.append(of_rows["x"].shape[0])
+        return squares(of_rows, shared)
+
+    def step(shared, x):
+        return jax.value_and_grad(lambda w: jnp.sum(over_rows(kernel, form, {"x": x}, w) ** 2))(
+            shared
+        )
+
+    found = jit_step(make_mesh(), step)(jnp.copy(shared), x)
+    wanted = step(shared, x)
+    for one, other in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert seen == ([2, 8] if rows == 8 else [6])
+
+
+def test_a_kernel_is_called_as_it_is_where_devices_are_apart_already():
+    mesh = make_mesh()
+
+    def own(x):
+        return over_rows(lambda rows, _: rows * 2, refused, x)
+
+    split = jax.sharding.PartitionSpec(AXIS)
+
+    def step(state, x):
+        return state, jax.shard_map(own, mesh=mesh, in_specs=split, out_specs=split)(x)
+
+    _, doubled = jit_step(mesh, step)(replicated(mesh, jnp.zeros(())), jnp.ones(8))
+    np.testing.assert_array_equal(doubled, 2 * np.ones(8))
+
+
+def test_rows_that_are_spread_are_worked_on_by_all_devices():
+    weight, x = jnp.ones((64, 64)), jnp.ones((16, 64))
+
+    def flops(change):
+        def step(weight, x):
+            return jax.grad(lambda w: jnp.sum(jnp.tanh(change(x) @ w)))(weight)
+
+        return jit_step(make_mesh(), step).lower(weight, x).compile().cost_analysis()["flops"]
+
+    assert flops(spread) < 0.3 * flops(lambda x: x)
+    np.testing.assert_array_equal(jit_step(make_mesh(), lambda x: spread(x) + 1)(jnp.ones(3)), 2)

@@ -13,7 +13,7 @@ from rlcredit import masked
 from rlcredit.credit import Bound, bind
 from rlcredit.losses import LOSSES, REDUCERS
 from rlcredit.score import score as eager_score
-from rlcredit.sharding import make_mesh, over_problems, replicated
+from rlcredit.sharding import jit_step, make_mesh, over_problems, replicated
 from rlcredit.types import InputError, Sampling, TrainState
 from rlcredit.update import (
     Batch,
@@ -75,14 +75,15 @@ def split_update(accumulate, devices=1):
         objective = Objective(bind("ppo", LOSSES, "loss"), by_number(which), entropy_coef=0.1)
         schedule = Schedule(minibatches=2, accumulate=accumulate)
         update = make_update(POLICY, CLIPPED_SGD, objective, schedule, Sampling())
-        return update(state, over_problems(mesh, batch), key)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return update(state, over_problems(mesh, batch), key)
 
     jitted = quick_jit(run)
     return lambda state, *rest: jitted(replicated(mesh, state), *replicated(mesh, rest))
 
 
 @pytest.mark.parametrize("reducer", list(REDUCERS))
-@pytest.mark.parametrize("accumulate, devices", [(4, 1), (2, 4)])
+@pytest.mark.parametrize("accumulate, devices", [(4, 1), (2, 4), (1, 4)])
 def test_no_split_changes_the_step(accumulate, devices, reducer):
     # FL-031, FL-032, FL-033, FL-035
     state, key = make_state(CLIPPED_SGD), jax.random.key(3)
@@ -95,6 +96,20 @@ def test_no_split_changes_the_step(accumulate, devices, reducer):
     moved = distance(whole.params, PARAMS)
     # Two clipped steps: pieces clipped one by one would point and reach elsewhere.
     assert metrics["grad_norm"] > 2 * MAX_NORM and 0.2 * MAX_NORM < moved <= 2.001 * MAX_NORM
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_devices_share_the_work(packed):
+    def flops(devices):
+        objective = Objective(bind("ppo", LOSSES, "loss"), next(iter(REDUCERS.values())))
+        schedule = Schedule(packed=packed)
+        update = make_update(POLICY, CLIPPED_SGD, objective, schedule, Sampling())
+        mesh = make_mesh(jax.devices()[:devices])
+        step = jit_step(mesh, lambda state, batch: update(state, batch, jax.random.key(0)))
+        arguments = replicated(mesh, (make_state(CLIPPED_SGD), make_batch()))
+        return step.lower(*arguments).compile().cost_analysis()["flops"]
+
+    assert flops(4) < 0.5 * flops(1)
 
 
 def test_without_a_value_clip_nothing_is_clipped():
