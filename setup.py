@@ -9,6 +9,17 @@ ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "rlcredit/__init__.py").read_text()).group(1)
 
 PLOTS = ["matplotlib>=3.8"]
+PEERS = [
+    "jumanji>=1.1",
+    "liger-kernel>=0.8",
+    "optax>=0.2.5",
+    "rlax>=0.1.8",
+    "tokamax>=0.0.17; python_version >= '3.12'",
+    "torch>=2.8",
+    "torchrl>=0.14",
+    "transformers>=5.0",
+    "trl>=1.16",
+]
 TESTS = ["hypothesis>=6.100", "pytest>=8.0", "pytest-xdist>=3.8"]
 
 setup(
@@ -35,7 +46,7 @@ setup(
     extras_require={
         "dev": [*PLOTS, *TESTS, "build>=1.2", "ruff>=0.14"],
         "plots": PLOTS,
-        "peers": [*PLOTS, "jumanji>=1.1"],
+        "peers": [*PLOTS, *PEERS],
         "tpu": ["jax[tpu]"],
         "cuda13": ["jax[cuda13]"],
     },

@@ -1,24 +1,29 @@
 """What each credit rule costs by itself, beside `grpo`, once its evidence is there.
 
-    python benchmarks/advantages.py
-    python benchmarks/advantages.py --rules gae tempo my_module:my_rule --json rows.json
+    python benchmarks/advantages.py --json benchmarks/results/advantages.json
+    python benchmarks/advantages.py --rules gae tempo my_module:my_rule --peers
 
 One jitted call on 256 problems of 8 samples and 512 tokens, of random rollouts and evidence, and
-one of `grpo` after it, turn by turn; `over_grpo` is the median of the paired ratios, `temporary`
-what the compiler says the program needs beside arguments and results. What evidence costs is no
-part of it: that is counted in tokens, in the credit report.
+one of `grpo` after it, turn by turn; `over_grpo` is the median of the paired ratios. The work is
+counted in bytes, the arguments that are used and the results, once each. The peer is rlax, beside
+`gae` alone and without a mask, which it does not know. What evidence costs is no part of it: that
+is counted in tokens, in the credit report.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tyro
-from timing import interleaved, ratio, report, row
+from contest import CEILING, OWN, Way, Work, absent, absent_row, chosen, compiled, copying, rows_of
+from timing import interleaved, ratio, report
 
 from rlcredit import credit
 from rlcredit.advantages import ADVANTAGES
@@ -30,6 +35,10 @@ from rlcredit.types import InputError, Rollout
 
 BASELINE = "grpo"
 SHARED = 64  # tokens that the samples of a problem have in common
+PRESETS = {"cpu": ("256x8x512",), "accelerator": ("2048x8x1024",)}
+SHAPES = {  # problems, samples, tokens
+    name: tuple(map(int, name.split("x"))) for name in ("4x4x16", *sum(PRESETS.values(), ()))
+}
 
 
 @dataclass(frozen=True)
@@ -37,35 +46,43 @@ class Options:
     """What to measure."""
 
     rules: tuple[str, ...] = tuple(ADVANTAGES)  # or module:function
+    preset: Literal["cpu", "accelerator"] = "cpu"
+    shapes: tuple[str, ...] = ()  # by name, instead of the preset's
     json: Path | None = None
-    problems: int = 256
-    samples: int = 8
-    tokens: int = 512
+    peers: bool = False
     repeats: int = 10
 
 
 def main(options: Options) -> None:
-    sizes = (options.problems, options.samples, options.tokens)
-    rng = np.random.default_rng(0)
-    rollout = graft(rng, random_rollout(rng, *sizes))
-    baseline = _compiled(BASELINE, rollout, rng)[1]
     rows = []
-    with progress(len(options.rules), 0, "rules") as show:
-        for name in options.rules:
-            compiled, program = _compiled(name, rollout, rng)
-            seconds = interleaved({"rule": program, "grpo": baseline}, options.repeats)
-            more = {
-                "over_grpo": ratio(seconds["rule"], seconds["grpo"]),
-                "temporary": compiled.memory_analysis().temp_size_in_bytes,
-            }
-            shape = "N={} K={} T={}".format(*sizes)
-            rows.append(row(name, shape, "xla", seconds["rule"], **more))
-            show(len(rows), {})
-    report(sorted(rows, key=lambda each: each["over_grpo"]), options.json)
+    for name, sizes in chosen(options.shapes, PRESETS[options.preset], SHAPES).items():
+        rng = np.random.default_rng(0)
+        rollout = graft(rng, random_rollout(rng, *sizes))
+        baseline, _ = _compiled(BASELINE, rollout, rng)
+        copy = copying(rollout.tokens.size)
+        with progress(len(options.rules), 0, name) as show:
+            for number, rule in enumerate(options.rules):
+                what = {"op": rule, "shape": "N={} K={} T={}".format(*sizes), "dtype": "float32"}
+                what["mode"] = "forward"
+                rows += _rows(what, rollout, rng, baseline, copy, options)
+                show(number + 1, {})
+    report(sorted(rows, key=lambda each: each.get("over_grpo", np.inf)), options.json)
 
 
-def _compiled(name: str, rollout: Rollout, rng: np.random.Generator):
-    """(compiled program, a call of it) of one rule on the rollout."""
+def _rows(what, rollout: Rollout, rng: np.random.Generator, baseline, copy, options) -> list[dict]:
+    own, moved = _compiled(what["op"], rollout, rng)
+    peers = [_rlax(rollout)] if options.peers and what["op"] == "gae" else []
+    there = {(way.name, None): way for way in (own, *peers) if way.program is not None}
+    programs = {key: way.program for key, way in there.items()}
+    programs |= {BASELINE: baseline.program, CEILING: copy[0]}
+    seconds = interleaved(programs, options.repeats)
+    rows = rows_of(what, there, seconds, {}, Work(moved, "GB/s", *copy), OWN)
+    rows[0]["over_grpo"] = ratio(seconds[OWN, None], seconds[BASELINE])
+    return rows + [absent_row(what, way) for way in peers if way.program is None]
+
+
+def _compiled(name: str, rollout: Rollout, rng: np.random.Generator) -> tuple[Way, int]:
+    """One rule on the rollout, and the bytes of its arguments and results."""
     function = credit.resolve(name, ADVANTAGES, "advantage")
     asked = credit.signature(function)[0]
     rule = credit.bind(name, {name: function}, "advantage", providers=dict.fromkeys(asked))
@@ -73,8 +90,35 @@ def _compiled(name: str, rollout: Rollout, rng: np.random.Generator):
     measured = evidence_for(rng, rollout, [n for n in asked if n not in names])
     measured |= {n: _prefix_names(rollout, names[n]) for n in asked if n in names}
     arguments = jax.device_put((rollout, measured))
-    compiled = jax.jit(lambda *given: credit.assign(rule, *given)).lower(*arguments).compile()
-    return compiled, lambda: compiled(*arguments)
+
+    def assign(*given):
+        return credit.assign(rule, *given)
+
+    program, temporary = compiled(assign, *arguments)
+    return Way(OWN, program, temporary=temporary), _moved(assign, arguments)
+
+
+def _moved(function: Callable, arguments: tuple) -> int:
+    """Bytes of the results, and of those arguments that something is made of."""
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+    read = [variable for variable in jaxpr.invars if id(variable) in used]
+    arrays = [variable.aval for variable in (*read, *jaxpr.outvars)]
+    return sum(array.size * array.dtype.itemsize for array in arrays)
+
+
+def _rlax(rollout: Rollout) -> Way:
+    """GAE over all tokens of each row."""
+    if gone := absent("rlax", ("rlax",)):
+        return gone
+    import rlax
+
+    estimate = jax.vmap(rlax.truncated_generalized_advantage_estimation, (0, 0, None, 0))
+    reward = rollout.reward.reshape(-1, rollout.reward.shape[-1])
+    value = jnp.zeros((reward.shape[0], reward.shape[1] + 1))
+    goes_on = jnp.ones_like(reward)
+    program, temporary = compiled(lambda r, d, v: estimate(r, d, 0.95, v), reward, goes_on, value)
+    return Way("rlax", program, ("jax", "jaxlib", "rlax"), temporary)
 
 
 def _prefix_names(rollout: Rollout, ahead: int) -> np.ndarray:

@@ -16,19 +16,27 @@ from rich.console import Console
 from rich.table import Table
 
 Program = Callable[[], Any]  # runs once and returns arrays
+HIDDEN = ("versions", "device")  # written, and not printed
+PAUSE = 0.01  # seconds between runs; idle threads of torch spin for a while
 
 
-def interleaved(programs: dict[str, Program], repeats: int) -> dict[str, np.ndarray]:
+def interleaved(programs: dict[Any, Program], repeats: int) -> dict[Any, np.ndarray]:
     """Seconds [repeats] of each program, run A B A B ... after one run each to compile and warm."""
     for program in programs.values():
         jax.block_until_ready(program())
     seconds = {name: np.zeros(repeats) for name in programs}
     for repeat in range(repeats):
         for name, program in programs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(program())
-            seconds[name][repeat] = time.perf_counter() - start
+            time.sleep(PAUSE)
+            seconds[name][repeat] = clocked(program)
     return seconds
+
+
+def clocked(program: Program) -> float:
+    """Seconds of one run, results included."""
+    start = time.perf_counter()
+    jax.block_until_ready(program())
+    return time.perf_counter() - start
 
 
 def row(op: str, shape: str, implementation: str, seconds: np.ndarray, **more: Any) -> dict:
@@ -49,13 +57,13 @@ def ratio(slower: np.ndarray, faster: np.ndarray) -> float:
 
 def report(rows: list[dict], path: Path | None) -> None:
     """Print the rows as a table; with `path` also write them, and where they ran, as JSON."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    columns = [c for c in dict.fromkeys(name for row in rows for name in row) if c not in HIDDEN]
     table = Table()
     for name in columns:
         table.add_column(name, justify="left" if isinstance(rows[0].get(name), str) else "right")
     for each in rows:
         table.add_row(*(_shown(each.get(name, "")) for name in columns))
-    Console(width=None if Console().is_terminal else 160).print(table)
+    Console(width=None if Console().is_terminal else 200).print(table)
     if path is not None:
         path.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
         print(path)
