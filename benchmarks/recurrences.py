@@ -81,18 +81,9 @@ def main(options: Options) -> None:
 
 def own_gae(axis: int, reward: Array, value: Array, ends: Array, final: Array):
     """This project's (advantage, returns)."""
-    turned = (jnp.moveaxis(a, axis, -1) for a in (reward, value, ends))
-    reward, value, ends = turned
-    results = recurrence.gae(
-        reward,
-        value,
-        jnp.ones(reward.shape, bool),
-        final,
-        discount=DISCOUNT,
-        lambda_=LAMBDA,
-        ends=ends,
-    )
-    return tuple(jnp.moveaxis(a, -1, axis) for a in results)
+    form = recurrence.gae_time_major if axis == 0 else recurrence.gae
+    mask, how = jnp.ones(reward.shape, bool), {"discount": DISCOUNT, "lambda_": LAMBDA}
+    return form(reward, value, mask, final, **how, ends=ends)
 
 
 def by_associative_scan(axis: int, reward: Array, value: Array, ends: Array, final: Array):

@@ -118,8 +118,7 @@ def test_gae_of_whole_rows_equals_the_loop(data, discount, lambda_):
 def test_nothing_lies_behind_an_end_without_a_bootstrap(data):
     both = {"discount": DISCOUNT, "lambda_": LAMBDA}
     bootstrap = np.zeros((ROWS, LENGTH), np.float32)
-    got = gae(data, bootstrap=None, **both)
-    np.testing.assert_array_equal(got, gae(data, bootstrap=bootstrap, **both))
+    equal(gae(data, bootstrap=None, **both), gae(data, bootstrap=bootstrap, **both))
 
 
 def test_lambda_return_equals_the_loop(data):

@@ -8,6 +8,7 @@ kernels, or without one are composed of pairs (x, decay) in log2(T) passes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import chex
@@ -73,8 +74,8 @@ def gae(
     if ends is None and isinstance(discount, float | int) and discount == lambda_ == 1:
         returns = jnp.where(mask, running_sum(reward, reverse=True) + final[..., None], 0)
         return returns - value, returns
-    if ends is not None:
-        bootstrap = jnp.zeros_like(value) if bootstrap is None else jnp.where(ends, bootstrap, 0)
+    if bootstrap is not None:
+        bootstrap = jnp.where(ends, bootstrap, 0)
     more = (discount, lambda_, ends, bootstrap)
     if platform() == "cpu":
         return _gae_in_steps(reward, value, mask, final, *more)
@@ -82,16 +83,14 @@ def gae(
     if kernel is None or not isinstance(discount, float | int):
         return _gae_in_passes(reward, value, mask, final, *more)
 
-    def fused(reward, value, mask, final, *several):
-        own = dict(zip(("ends", "bootstrap"), several, strict=bool(several)))
-        return kernel(reward, value, mask, final, discount=discount, lambda_=lambda_, **own)
+    def fused(reward, value, mask, final, ends=None, bootstrap=None):
+        several = {"ends": ends, "bootstrap": bootstrap}
+        return kernel(reward, value, mask, final, discount=discount, lambda_=lambda_, **several)
 
-    def plain(reward, value, mask, final, *several):
-        return _gae_in_passes(
-            reward, value, mask, final, discount, lambda_, *(several or (None, None))
-        )
+    def plain(reward, value, mask, final, ends=None, bootstrap=None):
+        return _gae_in_passes(reward, value, mask, final, discount, lambda_, ends, bootstrap)
 
-    several = () if ends is None else (ends, bootstrap)
+    several = () if ends is None else (ends,) if bootstrap is None else (ends, bootstrap)
     return _in_rows(fused, plain, mask.ndim, reward, value, mask, final, *several)
 
 
@@ -124,29 +123,58 @@ def running_max(x: Array) -> Array:
     return _over_time(_max, x[..., 0], x)
 
 
-def _gae_in_steps(reward, value, mask, final, discount, lambda_, ends, bootstrap):
-    """The definition, one position after the other."""
+def gae_time_major(
+    reward: Array,
+    value: Array,
+    mask: Array,
+    final: Array,
+    *,
+    discount: float | Array,
+    lambda_: float,
+    ends: Array | None = None,
+    bootstrap: Array | None = None,
+) -> tuple[Array, Array]:
+    """`gae` of arrays [T, ...], one position after the other: what a CPU computes.
 
-    def backward(carry: tuple[Array, Array], reward, value, mask, *more: Array):
+    It reads all entries: what lies off the mask must be finite.
+    """
+
+    def backward(carry: tuple[Array, Array], position: tuple) -> tuple[tuple, Array]:
+        reward, value, mask, ends, bootstrap, own_discount = position
         following, flows = carry
-        discount, ends, bootstrap = (*more, None, None)[:3]
         if ends is not None:
-            following, flows = jnp.where(ends, bootstrap, following), jnp.where(ends, 0, flows)
-        advantage = reward + discount * following - value + discount * lambda_ * flows
+            behind = 0 if bootstrap is None else bootstrap
+            following, flows = jnp.where(ends, behind, following), jnp.where(ends, 0, flows)
+        rate = discount if own_discount is None else own_discount
+        advantage = reward + rate * following - value + rate * lambda_ * flows
         carry = (jnp.where(mask, value, carry[0]), jnp.where(mask, advantage, carry[1]))
         return carry, jnp.where(mask, advantage, 0)
 
-    discount = jnp.broadcast_to(jnp.asarray(discount, jnp.float32), mask.shape)
-    xs = (reward, value, mask, discount) + (() if ends is None else (ends, bootstrap))
-    advantage = _over_time(backward, (final, jnp.zeros_like(final)), *xs, reverse=True)
-    return advantage, advantage + value
+    own_discount = None if isinstance(discount, float | int) else discount
+    xs = (reward, value, mask, ends, bootstrap, own_discount)
+    _, advantage = lax.scan(backward, (final, jnp.zeros_like(final)), xs, reverse=True)
+    return advantage, jnp.where(mask, advantage + value, 0)
+
+
+def _gae_in_steps(reward, value, mask, final, discount, lambda_, ends, bootstrap):
+    """`gae_time_major` of arrays [..., T]."""
+    turn = functools.partial(jnp.moveaxis, source=-1, destination=0)
+    if not isinstance(discount, float | int):
+        discount = turn(jnp.broadcast_to(discount, mask.shape).astype(jnp.float32))
+    reward, value, mask, ends, bootstrap = jax.tree.map(
+        turn, (reward, value, mask, ends, bootstrap)
+    )
+    several = {"ends": ends, "bootstrap": bootstrap}
+    pair = gae_time_major(reward, value, mask, final, discount=discount, lambda_=lambda_, **several)
+    return tuple(jnp.moveaxis(array, 0, -1) for array in pair)
 
 
 def _gae_in_passes(reward, value, mask, final, discount, lambda_, ends, bootstrap):
     """The values that follow first, then the sum of what is left of each delta."""
     following, keep = next_chosen(value, mask, final), discount * lambda_
     if ends is not None:
-        following, keep = jnp.where(ends, bootstrap, following), jnp.where(ends, 0, keep)
+        behind = 0 if bootstrap is None else bootstrap
+        following, keep = jnp.where(ends, behind, following), jnp.where(ends, 0, keep)
     delta = jnp.where(mask, reward + discount * following - value, 0)
     advantage = reverse_affine(delta, jnp.where(mask, keep, 1))
     advantage = jnp.where(mask, advantage, 0)
