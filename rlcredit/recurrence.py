@@ -11,7 +11,15 @@ from __future__ import annotations
 import chex
 import jax.numpy as jnp
 
-from rlcredit.kernels.recurrence import gae, next_chosen, reverse_affine, running_max, running_sum
+from rlcredit.kernels.recurrence import (
+    gae,
+    latest,
+    next_at,
+    next_chosen,
+    reverse_affine,
+    running_max,
+    running_sum,
+)
 from rlcredit.types import Array
 
 __all__ = [
@@ -20,6 +28,8 @@ __all__ = [
     "gae",
     "lambda_return",
     "last_chosen",
+    "latest",
+    "next_at",
     "next_value",
     "reverse_affine",
     "running_max",

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from rlcredit.recurrence import running_sum
 from rlcredit.types import Array, Rollout
 
-_IN_BOUNDS = jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+# How a scatter is told not to check its indices, which would take most of its time.
+IN_BOUNDS = jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def owners(parent: Array, branch_at: Array, length: int) -> Array:
@@ -22,7 +23,6 @@ def owners(parent: Array, branch_at: Array, length: int) -> Array:
 
     Args: parent, branch_at: [..., K] of `Rollout`.
     """
-
     rows = jnp.broadcast_to(jnp.arange(parent.shape[-1], dtype=jnp.int32), parent.shape)
 
     def climb(carry: tuple[Array, Array], _) -> tuple[tuple, tuple]:
@@ -70,7 +70,7 @@ def first_of_edge(rollout: Rollout) -> Array:
 
     def lowest(row: Array, edge: Array) -> Array:
         flat = edge.ravel()
-        return jax.ops.segment_min(row.ravel(), flat, num_segments=row.size, mode=_IN_BOUNDS)[edge]
+        return jax.ops.segment_min(row.ravel(), flat, num_segments=row.size, mode=IN_BOUNDS)[edge]
 
     return mask & (jax.vmap(lowest)(jnp.where(mask, row, samples), edges(rollout)) == row)
 
@@ -100,7 +100,7 @@ def by_node(x: Array, node: Array, mask: Array) -> Array:
 
     def of_problem(x: Array, node: Array) -> Array:
         flat = node.ravel()
-        return jax.ops.segment_sum(x.ravel(), flat, num_segments=x.size, mode=_IN_BOUNDS)[node]
+        return jax.ops.segment_sum(x.ravel(), flat, num_segments=x.size, mode=IN_BOUNDS)[node]
 
     sums = jax.vmap(of_problem)(jnp.where(mask, x, 0).astype(jnp.float32), node)
     return jnp.where(mask, sums, 0)

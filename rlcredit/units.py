@@ -18,8 +18,6 @@ from rlcredit import trees
 from rlcredit.recurrence import running_max, running_sum
 from rlcredit.types import Array, InputError, Rollout
 
-_IN_BOUNDS = jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
-
 
 def token(rollout: Rollout) -> Array:
     """Every chosen token by itself."""
@@ -153,8 +151,7 @@ def per_unit(x: Array, unit: Array, reduce: Callable = jax.ops.segment_sum) -> A
 
     def row(x: Array, unit: Array) -> Array:
         slot = jnp.where(unit < 0, length, unit)
-        # Said to be in bounds, an entry is not checked, which takes most of the time.
-        return reduce(x, slot, num_segments=length + 1, mode=_IN_BOUNDS)[:-1]
+        return reduce(x, slot, num_segments=length + 1, mode=trees.IN_BOUNDS)[:-1]
 
     for _ in range(x.ndim - 1):
         row = jax.vmap(row)

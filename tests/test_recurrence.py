@@ -223,3 +223,20 @@ def test_the_platform_is_the_default_one_unless_said_otherwise(form):
     with compiling_for("tpu"):
         assert platform() == "tpu"
     assert platform() == form
+
+
+def test_the_latest_and_the_next_entry_equal_loops():
+    rng = np.random.default_rng(0)
+    x, at = rng.normal(size=(4, 9)).astype(np.float32), rng.random((4, 9)) < 0.4
+    at[0], final = False, np.float32([5, 6, 7, 8])
+    before, after = np.zeros((4, 9), np.float32), np.zeros((4, 9), np.float32)
+    for row in range(4):
+        newest, following = 0.0, final[row]
+        for t in range(9):
+            newest = before[row, t] = x[row, t] if at[row, t] else newest
+        for t in reversed(range(9)):
+            after[row, t] = following
+            following = x[row, t] if at[row, t] else following
+    np.testing.assert_array_equal(recurrence.latest(jnp.asarray(x), jnp.asarray(at)), before)
+    got = recurrence.next_at(jnp.asarray(x), jnp.asarray(at), jnp.asarray(final))
+    np.testing.assert_array_equal(got, after)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from rlcredit import units
 from rlcredit.advantages import weighted
-from rlcredit.recurrence import reverse_affine, running_sum
+from rlcredit.recurrence import running_sum
 from rlcredit.types import Array, Rollout
 
 
@@ -35,7 +35,7 @@ def optimal_token_baseline(rollout: Rollout, *, collision: Array) -> Array:
     probability = jnp.exp(jnp.where(rollout.mask, rollout.log_prob, 0))
     energy = units.per_unit(jnp.maximum(1 - 2 * probability + collision, 0), number)
     reward = units.per_unit(rollout.reward, number)
-    to_go = reverse_affine(reward, jnp.ones_like(reward))
+    to_go = running_sum(reward, reverse=True)
     alive = units.per_unit(rollout.mask.astype(jnp.int32), number) > 0
     relative = weighted.center(to_go, running_sum(energy), alive)
     return units.of_unit(relative, number)

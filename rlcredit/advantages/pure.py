@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rlcredit import masked, units
 from rlcredit.advantages.rloo import rloo
-from rlcredit.recurrence import reverse_affine
+from rlcredit.recurrence import running_sum
 from rlcredit.types import Array, InputError, Rollout
 
 FORMS = ("soft", "hard")
@@ -46,7 +46,7 @@ def pure(
     count = masked.count(first, axis=-1)
     number = jnp.arange(unit.shape[-1])[None, None]
     reward = _weight(score, number < count[..., None], temperature, form) * score
-    to_go = reverse_affine(reward, jnp.ones_like(reward))
+    to_go = running_sum(reward, reverse=True)
     level = _mean_of_others(to_go[..., 0] / jnp.maximum(count, 1), count > 0)
     left = count[..., None] - number
     return jnp.where(

@@ -10,7 +10,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from rlcredit import units
+from rlcredit import trees, units
 from rlcredit.recurrence import reverse_affine
 from rlcredit.types import Array, Rollout
 
@@ -58,7 +58,8 @@ def sum_in_group(x: Array, group: Array, member: Array) -> Array:
     names = x[0].size + samples
 
     def of_problem(x: Array, group: Array) -> Array:
-        return jax.ops.segment_sum(x, group, num_segments=names + 1)[group]
+        sums = jax.ops.segment_sum(x, group, num_segments=names + 1, mode=trees.IN_BOUNDS)
+        return sums[group]
 
     x, group = jnp.where(member, x, 0), jnp.where(member, group, names)
     sums = jax.vmap(of_problem)(x.reshape(count, -1), group.reshape(count, -1))

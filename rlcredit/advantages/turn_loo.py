@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
-from rlcredit import masked
-from rlcredit.recurrence import reverse_affine
+from rlcredit import masked, units
+from rlcredit.recurrence import running_sum
 from rlcredit.types import Array, Rollout
 
 
@@ -24,17 +23,10 @@ def turn_loo(rollout: Rollout) -> Array:
     Returns: [N, K, T] float32; where two or more are alive, with equal returns to go, exactly 0.
     """
     mask = rollout.mask
-    turn = jnp.where(mask, rollout.turn, 0)
-    earned = _per_turn(jnp.where(mask, rollout.reward, 0), turn)
-    alive = _per_turn(mask.astype(jnp.float32), turn) > 0
-    to_go = reverse_affine(earned, jnp.ones_like(earned))
+    turn = jnp.where(mask, rollout.turn, -1)
+    earned = units.per_unit(rollout.reward, turn)
+    alive = units.per_unit(mask.astype(jnp.float32), turn) > 0
+    to_go = running_sum(earned, reverse=True)
     size = masked.count(alive, axis=1, keepdims=True)
     relative = size / jnp.maximum(size - 1, 1) * masked.center(to_go, alive, axis=1)
-    credit = jnp.where(size > 1, relative, to_go)
-    return jnp.where(mask, jnp.take_along_axis(credit, turn, axis=-1), 0)
-
-
-def _per_turn(x: Array, turn: Array) -> Array:
-    """[N, K, T] sums of a row's entries by turn; it has no more turns than tokens."""
-    row = jax.vmap(lambda x, turn: jax.ops.segment_sum(x, turn, num_segments=turn.size))
-    return jax.vmap(row)(x, turn)
+    return units.of_unit(jnp.where(size > 1, relative, to_go), turn)

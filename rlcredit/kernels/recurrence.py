@@ -100,9 +100,28 @@ def next_chosen(value: Array, mask: Array, final: Array) -> Array:
     Args: value, mask: [..., T]; final: [...].
     Returns: [..., T] float32.
     """
-    following = reverse_affine(jnp.where(mask, value, 0), ~mask, final)
-    shifted = jnp.concatenate([following[..., 1:], final[..., None]], axis=-1)
-    return jnp.where(mask, shifted, 0)
+    return jnp.where(mask, next_at(value, mask, final), 0)
+
+
+def next_at(x: Array, at: Array, final: Array) -> Array:
+    """The entry at the next of the positions `at`, later than each one; `final` behind the last.
+
+    Args: x, at: [..., T]; final: [...].
+    Returns: [..., T] float32.
+    """
+    following = reverse_affine(jnp.where(at, x, 0), ~at, final)
+    return jnp.concatenate([following[..., 1:], final[..., None].astype(jnp.float32)], axis=-1)
+
+
+def latest(x: Array, at: Array) -> Array:
+    """The entry at the latest of the positions `at`, each one itself included; 0 before the first.
+
+    Args: x, at: [..., T].
+    """
+    if platform() == "cpu":
+        return _over_time(_newer, jnp.zeros(x.shape[:-1], x.dtype), x, at)
+    place = lax.cummax(jnp.where(at, jnp.arange(x.shape[-1]), -1), axis=x.ndim - 1)
+    return jnp.where(place < 0, 0, jnp.take_along_axis(x, jnp.maximum(place, 0), axis=-1))
 
 
 def running_sum(x: Array, *, reverse: bool = False) -> Array:
@@ -238,6 +257,11 @@ def _sum(total: Array, x: Array) -> tuple[Array, Array]:
 def _max(top: Array, x: Array) -> tuple[Array, Array]:
     top = jnp.maximum(top, x)
     return top, top
+
+
+def _newer(old: Array, x: Array, at: Array) -> tuple[Array, Array]:
+    new = jnp.where(at, x, old)
+    return new, new
 
 
 def _compose(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
