@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rlcredit.kernels.platform import platform
 from rlcredit.types import Array
 
 # Stands for -inf: exp of it is 0, and unlike -inf its product with 0 is 0 in value and gradient.
@@ -30,6 +31,7 @@ FORBIDDEN = -1e30
 # Columns of a piece: with fewer the hidden states are read too often, with more a piece is no
 # longer small; and numbers in a piece, 64 MB, which bounds it where there are many tokens.
 _MOST_COLUMNS, _LEAST_COLUMNS, _MOST_NUMBERS = 8192, 512, 2**24
+_GPU_COLUMNS = 2048  # enough to keep it busy, and its compiler holds three pieces at a time
 
 
 class _Head(NamedTuple):
@@ -82,6 +84,8 @@ def piece_of(tokens: int, vocabulary: int) -> int:
     """Columns of a piece: the largest divisor of V that fits, or what fits if that is far off."""
     most = min(_MOST_COLUMNS, _MOST_NUMBERS // max(tokens, 1))
     fits = min(vocabulary, max(_LEAST_COLUMNS, most))
+    if platform() == "gpu":
+        fits = min(vocabulary, _GPU_COLUMNS)
     divisors = [d for d in _divisors(vocabulary) if d <= fits]
     return divisors[-1] if 4 * divisors[-1] >= fits else fits
 

@@ -69,28 +69,27 @@ def gae(
     Returns: (advantage, returns), [..., T] float32, 0 off the mask.
     """
     chex.assert_equal_shape([reward, value, mask])
-    reward, value = (jnp.where(mask, a, 0).astype(jnp.float32) for a in (reward, value))
     final = jnp.broadcast_to(jnp.asarray(final, jnp.float32), mask.shape[:-1])
-    if ends is None and isinstance(discount, float | int) and discount == lambda_ == 1:
-        returns = jnp.where(mask, running_sum(reward, reverse=True) + final[..., None], 0)
-        return returns - value, returns
-    if bootstrap is not None:
-        bootstrap = jnp.where(ends, bootstrap, 0)
-    more = (discount, lambda_, ends, bootstrap)
-    if platform() == "cpu":
-        return _gae_in_steps(reward, value, mask, final, *more)
-    kernel = _kernel("gae")
-    if kernel is None or not isinstance(discount, float | int):
-        return _gae_in_passes(reward, value, mask, final, *more)
+    own_rate = not isinstance(discount, float | int)
 
-    def fused(reward, value, mask, final, ends=None, bootstrap=None):
-        several = {"ends": ends, "bootstrap": bootstrap}
-        return kernel(reward, value, mask, final, discount=discount, lambda_=lambda_, **several)
-
-    def plain(reward, value, mask, final, ends=None, bootstrap=None):
-        return _gae_in_passes(reward, value, mask, final, discount, lambda_, ends, bootstrap)
+    def plain(reward, value, mask, final, ends=None, bootstrap=None) -> tuple[Array, Array]:
+        reward, value = (jnp.where(mask, a, 0).astype(jnp.float32) for a in (reward, value))
+        if ends is None and not own_rate and discount == lambda_ == 1:
+            returns = jnp.where(mask, running_sum(reward, reverse=True) + final[..., None], 0)
+            return returns - value, returns
+        bootstrap = None if bootstrap is None else jnp.where(ends, bootstrap, 0)
+        form = _gae_in_steps if platform() == "cpu" else _gae_in_passes
+        return form(reward, value, mask, final, discount, lambda_, ends, bootstrap)
 
     several = () if ends is None else (ends,) if bootstrap is None else (ends, bootstrap)
+    kernel = None if own_rate else _kernel("gae")
+    if kernel is None:
+        return plain(reward, value, mask, final, *several)
+
+    def fused(reward, value, mask, final, ends=None, bootstrap=None) -> tuple[Array, Array]:
+        how = {"discount": discount, "lambda_": lambda_, "ends": ends, "bootstrap": bootstrap}
+        return kernel(*(a.astype(jnp.float32) for a in (reward, value)), mask, final, **how)
+
     return _in_rows(fused, plain, mask.ndim, reward, value, mask, final, *several)
 
 
