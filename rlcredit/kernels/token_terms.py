@@ -82,7 +82,9 @@ def _evaluate(closed: ClosedJaxpr, arguments: list[Array]) -> list[Array]:
         elif name in ("jit", "pjit"):
             results = _evaluate(equation.params["jaxpr"], inputs)
         else:
-            results = equation.primitive.bind(*inputs, **equation.params)
+            # A block's registers lie on no mesh, whatever the program around them does.
+            nowhere = {"sharding": None} if "sharding" in equation.params else {}
+            results = equation.primitive.bind(*inputs, **equation.params | nowhere)
             results = results if equation.primitive.multiple_results else [results]
         known |= zip(equation.outvars, results, strict=True)
     return [value(atom) for atom in closed.jaxpr.outvars]
