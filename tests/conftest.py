@@ -1,5 +1,9 @@
 """The whole suite runs on four CPU devices, with promotions and warnings as errors."""
 
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # of the processes that tests start, too
+
 import jax
 
 jax.config.update("jax_num_cpu_devices", 4)

@@ -30,7 +30,7 @@ from rlcredit.types import Array
 FORBIDDEN = -1e30
 # Columns of a piece: with fewer the hidden states are read too often, with more a piece is no
 # longer small; and numbers in a piece, 64 MB, which bounds it where there are many tokens.
-_MOST_COLUMNS, _LEAST_COLUMNS, _MOST_NUMBERS = 8192, 512, 2**24
+_MOST_COLUMNS, _LEAST_COLUMNS, _MOST_NUMBERS = 4096, 512, 2**24
 _GPU_COLUMNS = 2048  # enough to keep it busy, and its compiler holds three pieces at a time
 
 

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rlcredit.kernels.chunked import FORBIDDEN
+from rlcredit.kernels.platform import platform as of_this_program
 from rlcredit.kernels.token_terms import Terms, TokenLoss, row_factors, token_terms
 from rlcredit.types import Array, InputError
 
@@ -51,12 +52,12 @@ def policy_loss(
     Args:
       logits: [..., V] any float dtype; tokens: [...] int32 in [0, V).
       per_token: arrays [...], handed to `token_loss` by name, in float32.
-      platform: "cpu", "gpu" or "tpu", whose form to take; by default that of JAX's backend.
+      platform: "cpu", "gpu" or "tpu", whose form to take; by default `kernels.platform.platform`.
     Returns: (loss [], log_prob [...], entropy [...]), float32.
     Raises: InputError if shapes differ, or if `token_loss` is not a function of single tokens.
     """
     _check(token_loss, logits, tokens, per_token)
-    form = _form(platform or jax.default_backend(), logits)
+    form = _form(platform or of_this_program(), logits)
     rows = {name: array.astype(jnp.float32).reshape(-1) for name, array in per_token.items()}
     compute = functools.partial(form, functools.partial(token_terms, token_loss), temperature)
     rows_of_logits = logits.reshape(-1, logits.shape[-1])

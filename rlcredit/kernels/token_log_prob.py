@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from rlcredit.kernels.chunked import FORBIDDEN, token_log_prob_chunked
@@ -85,15 +87,44 @@ def logits(
 def log_prob_and_entropy(logits: Array, tokens: Array) -> tuple[Array, Array]:
     """The same from logits [..., V]; -inf counts as forbidden, with a gradient of 0.
 
-    H = lse - E[z] with lse = log sum exp z. log_prob is never above 0.
+    H = - sum p log p with log p = z - log sum exp z. log_prob is never above 0.
     """
-    z = jnp.maximum(logits.astype(jnp.float32), FORBIDDEN)
-    z = z - lax.stop_gradient(jnp.max(z, axis=-1, keepdims=True))
-    weights = jnp.exp(z)
-    total = jnp.sum(weights, axis=-1)
-    lse = jnp.log(total)
-    # A comparison instead of a gather: its transpose is a select, not a scatter.
-    chosen = lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1) == tokens[..., None]
-    target = jnp.sum(jnp.where(chosen, z, 0), axis=-1)
-    mean = jnp.sum(weights * z, axis=-1) / total
-    return jnp.minimum(target - lse, 0), lse - mean
+    return _of_logits(logits.astype(jnp.float32), tokens)
+
+
+@jax.custom_vjp
+def _of_logits(logits: Array, tokens: Array) -> tuple[Array, Array]:
+    return _forward(logits, tokens)[0]
+
+
+def _forward(logits: Array, tokens: Array) -> tuple[tuple[Array, Array], tuple]:
+    top = jnp.maximum(jnp.max(logits, axis=-1), FORBIDDEN)
+    log_total = jnp.log(jnp.sum(jnp.exp(_relative(logits, top)), axis=-1))
+    # Not E[z] from the same exponentials: an array that two sums share is written to memory.
+    log_p = _relative(logits, top) - log_total[..., None]
+    entropy = -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
+    log_prob = jnp.sum(jnp.where(_chosen(logits, tokens), log_p, 0), axis=-1)
+    return (jnp.minimum(log_prob, 0), entropy), (logits, tokens, top, log_total, entropy)
+
+
+def _backward(residuals: tuple, cotangents: tuple) -> tuple[Array, np.ndarray]:
+    """dz = g_log_prob (1[token] - p) - g_entropy p (log p + H)"""
+    logits, tokens, top, log_total, entropy = residuals
+    g_log_prob, g_entropy = (g[..., None] for g in cotangents)
+    log_p = _relative(logits, top) - log_total[..., None]
+    slope = g_log_prob + g_entropy * (log_p + entropy[..., None])
+    dz = jnp.where(_chosen(logits, tokens), g_log_prob, 0) - jnp.exp(log_p) * slope
+    dz = jnp.where(logits > FORBIDDEN, dz, 0)
+    return dz, np.zeros(tokens.shape, jax.dtypes.float0)
+
+
+_of_logits.defvjp(_forward, _backward)
+
+
+def _relative(logits: Array, top: Array) -> Array:
+    return jnp.maximum(logits, FORBIDDEN) - top[..., None]
+
+
+def _chosen(logits: Array, tokens: Array) -> Array:
+    # A comparison instead of a gather, which would have the logits written to memory for it.
+    return lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == tokens[..., None]
