@@ -179,12 +179,13 @@ def _gae_in_steps(reward, value, mask, final, discount, lambda_, ends, bootstrap
     turn = functools.partial(jnp.moveaxis, source=-1, destination=0)
     if not isinstance(discount, float | int):
         discount = turn(jnp.broadcast_to(discount, mask.shape).astype(jnp.float32))
-    reward, value, mask, ends, bootstrap = jax.tree.map(
-        turn, (reward, value, mask, ends, bootstrap)
-    )
+    arrays = jax.tree.map(turn, (reward, value, mask, ends, bootstrap))
+    *turned, ends, bootstrap = arrays
     several = {"ends": ends, "bootstrap": bootstrap}
-    pair = gae_time_major(reward, value, mask, final, discount=discount, lambda_=lambda_, **several)
-    return tuple(jnp.moveaxis(array, 0, -1) for array in pair)
+    advantage, _ = gae_time_major(*turned, final, discount=discount, lambda_=lambda_, **several)
+    advantage = jnp.moveaxis(advantage, 0, -1)
+    # Added up here, there is one array less to turn back.
+    return advantage, jnp.where(mask, advantage + value, 0)
 
 
 def _gae_in_passes(reward, value, mask, final, discount, lambda_, ends, bootstrap):
