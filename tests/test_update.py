@@ -12,6 +12,7 @@ from stubs import VOCABULARY, assert_trees_close, distance, network, quick_jit, 
 from rlcredit import masked
 from rlcredit.credit import Bound, bind
 from rlcredit.losses import LOSSES, REDUCERS
+from rlcredit.policy import Architecture, transformer
 from rlcredit.score import score as eager_score
 from rlcredit.sharding import jit_step, make_mesh, over_problems, replicated
 from rlcredit.types import InputError, Sampling, TrainState
@@ -110,6 +111,24 @@ def test_devices_share_the_work(packed):
         return step.lower(*arguments).compile().cost_analysis()["flops"]
 
     assert flops(4) < 0.5 * flops(1)
+
+
+def test_a_large_vocabulary_is_learned_from_without_its_logits():
+    vocabulary, shape = 151_936, (16, 8, 64)
+    policy = transformer(Architecture(vocabulary, width=16, layers=1, heads=2, kv_heads=1))
+    objective = Objective(bind("ppo", LOSSES, "loss"), next(iter(REDUCERS.values())), 0.01)
+    update = make_update(policy, CLIPPED_SGD, objective, Schedule(), Sampling())
+
+    def start(key):
+        return initial_state(policy.init(key), CLIPPED_SGD, key)
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    numbers, mask = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape, bool)
+    tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
+    batch = Batch(tokens, mask, numbers, numbers, None, None, None, {})
+    compiled = jax.jit(update).lower(jax.eval_shape(start, key), batch, key).compile()
+    logits = 4 * vocabulary * np.prod(shape)
+    assert 16 * compiled.memory_analysis().temp_size_in_bytes < logits
 
 
 def test_without_a_value_clip_nothing_is_clipped():
