@@ -51,10 +51,10 @@ def gae(given, rollout, evidence):
 
 def gae_of_a_row(given, next_value, ends):
     """Several episodes in one row."""
-    arrays = (given["rewards"], given["values"], next_value)
-    mask = np.ones(len(ends), bool)
+    arrays = (given["rewards"], given["values"], np.ones(len(ends), bool), next_value[-1])
     settings = {"discount": given["gamma"], "lambda_": given["lam"]}
-    return jax.jit(functools.partial(recurrence.gae, **settings))(*arrays, mask, ends.astype(bool))
+    several = {"ends": ends.astype(bool), "bootstrap": next_value}
+    return jax.jit(functools.partial(recurrence.gae, **settings))(*arrays, **several)[0]
 
 
 def group_rollout(rewards):

@@ -39,7 +39,6 @@ def problem(rows, width, vocabulary, dtype=F32, head_dtype=None, legal=False):
 
 
 def plain(hidden, head, tokens, *, temperature, bias, legal):
-    bias = None if bias is None else bias[None]
     return log_prob_and_entropy(logits(hidden, head, temperature, legal, bias), tokens)
 
 
