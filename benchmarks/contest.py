@@ -8,6 +8,7 @@ faults of new memory, so each writes over the results of its last run.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, NamedTuple
@@ -119,7 +120,8 @@ def copying(size: int) -> tuple[Program, float]:
 def multiplying(rows: int, inner: int, columns: int, dtype: str) -> tuple[Program, float]:
     """(a matrix product, its floating-point operations)."""
     left, right = jnp.ones((rows, inner), dtype), jnp.ones((inner, columns), dtype)
-    return compiled(jnp.matmul, left, right)[0], 2.0 * rows * inner * columns
+    product = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
+    return compiled(product, left, right)[0], 2.0 * rows * inner * columns
 
 
 def distance(results: PyTree, truth: Iterable[np.ndarray]) -> float:

@@ -86,7 +86,7 @@ def main(options: Options) -> None:
 def _head_rows(shape: Shape, options: Options) -> list[dict]:
     case, rows = make(shape), []
     size = shape.tokens * shape.hidden * shape.vocabulary
-    side = 2048 if size > 2**31 else 128
+    side = 2048 if size > 2**31 else 1024 if size > 2**24 else 128
     for mode, prepare, count in (
         ("forward", without_gradient, 2),
         ("forward+backward", with_gradient, 8),

@@ -19,10 +19,12 @@ from rlcredit.kernels import token_log_prob
 from rlcredit.kernels.chunked import token_log_prob_chunked
 from rlcredit.kernels.head_gpu import token_log_prob_gpu
 from rlcredit.kernels.head_tpu import token_log_prob_tpu
+from rlcredit.kernels.platform import compiling_for
 from rlcredit.kernels.policy_loss import policy_loss
 from rlcredit.kernels.recurrence import gae, reverse_affine
-from rlcredit.kernels.recurrence_gpu import gae_gpu, reverse_affine_gpu
-from rlcredit.kernels.recurrence_tpu import gae_tpu, reverse_affine_tpu
+from rlcredit.kernels.recurrence_gpu import scan_gpu
+from rlcredit.kernels.recurrence_pairs import gae_by, reverse_affine_by
+from rlcredit.kernels.recurrence_tpu import scan_tpu
 from rlcredit.kernels.token_log_prob import log_prob_and_entropy, logits
 from rlcredit.losses.grpo import grpo
 from rlcredit.rollout import draw_problems, sample
@@ -101,7 +103,8 @@ def _naive_policy_loss(logits: Array, tokens: Array, *of_tokens: Array) -> Array
 def _fused_policy_loss(platform: str, logits: Array, tokens: Array, *of_tokens: Array) -> Array:
     names = ("old_log_prob", "ref_log_prob", "advantage", "weight")
     per_token = dict(zip(names, of_tokens, strict=True))
-    return policy_loss(objective, logits, tokens, per_token, platform=platform)[0]
+    with compiling_for(platform):
+        return policy_loss(objective, logits, tokens, per_token)[0]
 
 
 def _affine(reverse_affine: Callable, _: Mesh) -> Made:
@@ -179,8 +182,14 @@ POLICY_LOSSES = {
 }
 RECURRENCES = {
     "dispatched": (reverse_affine, gae, None),
-    "tpu kernel": (reverse_affine_tpu, gae_tpu, "tpu"),
-    "gpu kernel": (reverse_affine_gpu, gae_gpu, "gpu"),
+    **{
+        f"{platform} kernel": (
+            functools.partial(reverse_affine_by, scan),
+            functools.partial(gae_by, scan),
+            platform,
+        )
+        for platform, scan in (("tpu", scan_tpu), ("gpu", scan_gpu))
+    },
 }
 
 

@@ -11,8 +11,10 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from rlcredit import masked
+from rlcredit.kernels import platform
 from rlcredit.kernels import policy_loss as module
 from rlcredit.kernels.chunked import FORBIDDEN
+from rlcredit.kernels.platform import compiling_for
 from rlcredit.kernels.policy_loss import policy_loss
 from rlcredit.kernels.policy_loss_gpu import columns_of_piece
 from rlcredit.kernels.policy_loss_tpu import tokens_of_block
@@ -54,9 +56,8 @@ def naive(token_loss, logits, tokens, inputs, temperature=TEMPERATURE):
 
 
 def fused(platform, token_loss, logits, tokens, inputs, temperature=TEMPERATURE):
-    loss, *rest = policy_loss(
-        token_loss, logits, tokens, inputs, temperature=temperature, platform=platform
-    )
+    with compiling_for(platform):
+        loss, *rest = policy_loss(token_loss, logits, tokens, inputs, temperature=temperature)
     return loss, tuple(rest)
 
 
@@ -247,21 +248,26 @@ def test_losses_that_mix_tokens_are_refused():
         policy_loss(LOSSES["ppo"], logits, tokens, inputs)
 
 
+def form(name, logits):
+    with compiling_for(name):
+        return module._form(logits)
+
+
 def test_the_form_follows_platform_and_version(monkeypatch):
     logits = jnp.zeros((N, V))
-    assert module._form("cpu", logits) is module.policy_loss_xla
-    assert module._form("tpu", logits).__name__ == "policy_loss_tpu"
+    assert form("cpu", logits) is module.policy_loss_xla
+    assert form("tpu", logits).__name__ == "policy_loss_tpu"
     monkeypatch.setattr(jax, "__version_info__", (0, 11, 0))
-    assert module._form("gpu", jnp.zeros((N, 24))).__name__ == "policy_loss_gpu"
+    assert form("gpu", jnp.zeros((N, 24))).__name__ == "policy_loss_gpu"
     for odd in (jnp.zeros((N, V + 1)), jnp.zeros((63, 24)), jnp.zeros((N, 24), jnp.float16)):
-        assert module._form("gpu", odd) is module.policy_loss_xla
+        assert form("gpu", odd) is module.policy_loss_xla
     monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
-    module._say_once.cache_clear()
-    with pytest.warns(UserWarning, match=r"from JAX 0\.11 on"):
-        assert module._form("gpu", jnp.zeros((N, 24))) is module.policy_loss_xla
+    platform._say_that_jax_is_old.cache_clear()
+    with pytest.warns(UserWarning, match=r"need JAX 0\.11"):
+        assert form("gpu", jnp.zeros((N, 24))) is module.policy_loss_xla
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        module._form("gpu", jnp.zeros((N, 24)))
+        form("gpu", jnp.zeros((N, 24)))
 
 
 def test_blocks_fit_and_pieces_divide():

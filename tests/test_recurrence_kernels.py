@@ -10,8 +10,9 @@ from jax.experimental.pallas import tpu as pltpu
 
 from rlcredit.kernels import recurrence
 from rlcredit.kernels.platform import compiling_for
-from rlcredit.kernels.recurrence_gpu import gae_gpu, reverse_affine_gpu
-from rlcredit.kernels.recurrence_tpu import gae_tpu, reverse_affine_tpu
+from rlcredit.kernels.recurrence_gpu import scan_gpu
+from rlcredit.kernels.recurrence_pairs import gae_by, reverse_affine_by
+from rlcredit.kernels.recurrence_tpu import scan_tpu
 from rlcredit.types import InputError
 
 DISCOUNT, LAMBDA = 0.97, 0.9
@@ -29,14 +30,14 @@ RAGGED = {"tpu": (257, 521), "gpu": (131, 83)}
 def kernels(platform):
     """(reverse_affine, gae) in interpret mode, jitted."""
     if platform == "tpu":
-        functions, interpret = (reverse_affine_tpu, gae_tpu), True
+        scan = functools.partial(scan_tpu, interpret=True)
     else:
         from jax.experimental.pallas import mosaic_gpu as plgpu
 
-        functions = (reverse_affine_gpu, gae_gpu)
-        interpret = plgpu.InterpretGPUParams(detect_races=True)
-    affine, gae = (functools.partial(f, interpret=interpret) for f in functions)
-    return jax.jit(affine), jax.jit(functools.partial(gae, discount=DISCOUNT, lambda_=LAMBDA))
+        params = plgpu.InterpretGPUParams(detect_races=True)
+        scan = functools.partial(scan_gpu, interpret=params)
+    gae = functools.partial(gae_by, scan, discount=DISCOUNT, lambda_=LAMBDA)
+    return jax.jit(functools.partial(reverse_affine_by, scan)), jax.jit(gae)
 
 
 def affine_loop(x, decay, initial):
@@ -117,34 +118,29 @@ def test_gae_of_several_episodes_in_a_row(platform, bootstraps):
     close(found, wanted)
 
 
-@pytest.mark.parametrize("function", [gae_tpu, gae_gpu])
-def test_bootstrap_needs_ends(function):
+def test_bootstrap_needs_ends():
     (reward, value, mask, final), _, bootstrap = gae_arrays((2, 3))
     with pytest.raises(InputError, match="bootstrap needs ends"):
-        function(reward, value, mask, final, discount=1, lambda_=1, bootstrap=bootstrap)
+        recurrence.gae(reward, value, mask, final, discount=1, lambda_=1, bootstrap=bootstrap)
 
 
 def test_tpu_kernels_have_no_races(capsys):
     interpret = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2)
     shape = RAGGED["tpu"]
     affine = affine_arrays(shape)
-    close(reverse_affine_tpu(*affine, interpret=interpret), affine_loop(*affine))
+    scan = functools.partial(scan_tpu, interpret=interpret)
+    close(reverse_affine_by(scan, *affine), affine_loop(*affine))
     arrays, ends, bootstrap = gae_arrays(shape)
     several = {"ends": ends, "bootstrap": bootstrap}
-    found = gae_tpu(*arrays, discount=DISCOUNT, lambda_=LAMBDA, **several, interpret=interpret)
+    found = gae_by(scan, *arrays, discount=DISCOUNT, lambda_=LAMBDA, **several)
     close(found, gae_loop(*arrays, **several))
     assert "RACE" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_the_front_calls_the_kernels_and_has_the_gradient_of_the_plain_form(monkeypatch, several):
-    monkeypatch.setattr(
-        recurrence,
-        "_kernel",
-        lambda name: functools.partial(
-            {"gae": gae_tpu, "reverse_affine": reverse_affine_tpu}[name], interpret=True
-        ),
-    )
+    scan = functools.partial(scan_tpu, interpret=True)
+    monkeypatch.setattr(recurrence, "_scan_kernel", lambda: scan)
     arrays, ends, bootstrap = gae_arrays((6, 9))
     reward, value, mask, final = (np.nan_to_num(a.reshape(2, 3, *a.shape[1:])) for a in arrays)
     more = {"ends": ends.reshape(mask.shape), "bootstrap": np.nan_to_num(bootstrap)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlcredit.kernels import token_log_prob
-from rlcredit.kernels.token_log_prob import log_prob_and_entropy, logits
+from rlcredit.kernels.token_log_prob import LARGE, log_prob_and_entropy, logits
 from rlcredit.types import Sampling
 
 rng = np.random.default_rng(0)
@@ -120,3 +120,17 @@ def test_logits_are_float32():
 def test_sampling_cannot_truncate_the_distribution():  # FL-056
     assert Sampling._fields == ("temperature", "legal", "greedy")
     assert Sampling() == (1.0, False, False)
+
+
+@pytest.mark.parametrize("vocabulary", [6, LARGE])
+def test_no_accelerator_rounds_the_operands_of_float32(vocabulary):
+    """What a token is drawn from is what scores it, on a TPU too, whose kernel does not round."""
+    weight, chosen = jnp.ones((8, vocabulary)), jnp.zeros(2, jnp.int32)
+
+    def loss(hidden, weight):
+        return token_log_prob(hidden, weight, chosen)[0].sum()
+
+    for function in (jax.grad(loss, (0, 1)), logits):
+        program = str(jax.make_jaxpr(function)(jnp.ones((2, 8)), weight))
+        products = program.count("dot_general[")
+        assert products and program.count("Precision.HIGHEST") == 2 * products

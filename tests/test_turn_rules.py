@@ -9,6 +9,7 @@ import pytest
 
 from rlcredit import masked, units
 from rlcredit.advantages import ADVANTAGES
+from rlcredit.advantages.top_entropy import _largest
 from rlcredit.testing.grafts import graft
 from rlcredit.testing.measured import evidence_for
 from rlcredit.testing.rollouts import random_rollout
@@ -137,6 +138,13 @@ def test_the_top_tokens_of_the_batch_keep_their_credit():
     least = np.sort(entropy[MASK])[::-1][int(np.ceil(share * MASK.sum())) - 1]
     close(found, np.where(MASK & (entropy >= least), outcome, 0))
     close(credit("top_entropy", entropy=entropy, share=1.0), outcome)
+
+
+@pytest.mark.parametrize("number", [1, 3, 6, 7])
+def test_the_largest_entries_are_found_in_their_order(number):
+    numbers = np.float32([2.5, -1, 0, -np.inf, 2.5, 1e-30, -3])
+    found = jax.jit(_largest)(numbers, jnp.int32(number))
+    assert found == np.sort(numbers)[::-1][number - 1]
 
 
 def test_planning_tokens_have_more_praise_and_less_blame():

@@ -29,7 +29,7 @@ def top_entropy(
 
 
 def _largest(x: Array, number: Array) -> Array:
-    """The `number`-th largest entry, found bit by bit: a sort of all takes 20 times as long."""
+    """The `number`-th largest entry, found bit by bit: a sort of all takes far longer."""
     bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.int32)
     # As integers in the order of the numbers: those of negative ones run the other way.
     order = jnp.where(bits < 0, bits ^ jnp.int32(2**31 - 1), bits)

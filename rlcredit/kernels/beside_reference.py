@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rlcredit.kernels.chunked import FORBIDDEN, columns_of, over_pieces, piece_of
+from rlcredit.kernels.chunked import FORBIDDEN, columns_of, over_pieces, piece_of, product
 from rlcredit.types import Array
 
 
@@ -137,8 +137,8 @@ def _backward(temperature: float, size: int, residuals: tuple, cotangents: tuple
         dz += g_kl * p * (log_p - log_q - kl)
         da = (dz / temperature).astype(hidden.dtype)
         part = columns_of(head, first, columns).astype(hidden.dtype)
-        d_hidden += jnp.matmul(da, part.T, preferred_element_type=jnp.float32)
-        own = jnp.matmul(hidden.T, da, preferred_element_type=jnp.float32).astype(d_head.dtype)
+        d_hidden += product(da, part.T)
+        own = product(hidden.T, da).astype(d_head.dtype)
         return d_hidden, lax.dynamic_update_slice_in_dim(d_head, own, first, axis=1)
 
     start = (jnp.zeros(hidden.shape, jnp.float32), jnp.zeros_like(head))
@@ -152,7 +152,7 @@ _beside.defvjp(_forward, _backward)
 
 def _logits(temperature: float, hidden: Array, head: Array, first, columns: int) -> Array:
     part = columns_of(head, first, columns).astype(hidden.dtype)
-    return jnp.matmul(hidden, part, preferred_element_type=jnp.float32) / temperature
+    return product(hidden, part) / temperature
 
 
 def _chosen(z: Array, tokens: Array, first) -> Array:

@@ -147,8 +147,8 @@ def _backward(temperature: float, size: int, residuals: tuple, cotangents: tuple
         da = dz / temperature
         operand = da.astype(hidden.dtype)
         weight = columns_of(head.weight, start, columns).astype(hidden.dtype)
-        d_hidden += jnp.matmul(operand, weight.T, preferred_element_type=jnp.float32)
-        own = jnp.matmul(hidden.T, operand, preferred_element_type=jnp.float32)
+        d_hidden += product(operand, weight.T)
+        own = product(hidden.T, operand)
         own = own.astype(d_weight.dtype)
         d_weight = lax.dynamic_update_slice_in_dim(d_weight, own, start, axis=1)
         if d_bias is not None:
@@ -181,7 +181,7 @@ def over_pieces(piece, carry: tuple, vocabulary: int, size: int) -> tuple:
 def _logits(temperature, hidden: Array, head: _Head, tokens: Array, start, columns: int):
     """(z [N, columns] float32, where they are those of `tokens`)."""
     weight = columns_of(head.weight, start, columns).astype(hidden.dtype)
-    z = jnp.matmul(hidden, weight, preferred_element_type=jnp.float32)
+    z = product(hidden, weight)
     if head.bias is not None:
         z += columns_of(head.bias[None], start, columns).astype(jnp.float32)
     z = z / temperature
@@ -189,6 +189,17 @@ def _logits(temperature, hidden: Array, head: _Head, tokens: Array, start, colum
         z = jnp.where(columns_of(head.legal, start, columns), z, FORBIDDEN)
     column = lax.broadcasted_iota(jnp.int32, z.shape, 1) + start
     return z, column == tokens[:, None]
+
+
+def product(left: Array, right: Array) -> Array:
+    """left @ right in float32, whose operands of float32 no accelerator is to round.
+
+    By default a TPU would, and the logits that a token is drawn from would not be those of the
+    kernels that score it.
+    """
+    return jnp.matmul(
+        left, right, precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32
+    )
 
 
 def columns_of(array: Array, start: Array, columns: int) -> Array:

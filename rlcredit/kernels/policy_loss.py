@@ -14,7 +14,6 @@ whole; for large ones see `chunked`.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 
 import jax
@@ -22,12 +21,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from rlcredit.kernels.chunked import FORBIDDEN
-from rlcredit.kernels.platform import platform as of_this_program
+from rlcredit.kernels.platform import on_hopper, platform
 from rlcredit.kernels.token_terms import Terms, TokenLoss, row_factors, token_terms
 from rlcredit.types import Array, InputError
-
-# The first with Mosaic GPU kernels that are compiled by warpgroups.
-FIRST_JAX_FOR_GPU = (0, 11)
 
 
 def policy_loss(
@@ -37,7 +33,6 @@ def policy_loss(
     per_token: dict[str, Array],
     *,
     temperature: float = 1.0,
-    platform: str | None = None,
 ) -> tuple[Array, Array, Array]:
     """loss = sum over tokens of token_loss(log_prob, entropy, **per_token), with
 
@@ -52,12 +47,11 @@ def policy_loss(
     Args:
       logits: [..., V] any float dtype; tokens: [...] int32 in [0, V).
       per_token: arrays [...], handed to `token_loss` by name, in float32.
-      platform: "cpu", "gpu" or "tpu", whose form to take; by default `kernels.platform.platform`.
     Returns: (loss [], log_prob [...], entropy [...]), float32.
     Raises: InputError if shapes differ, or if `token_loss` is not a function of single tokens.
     """
     _check(token_loss, logits, tokens, per_token)
-    form = _form(platform or of_this_program(), logits)
+    form = _form(logits)
     rows = {name: array.astype(jnp.float32).reshape(-1) for name, array in per_token.items()}
     compute = functools.partial(form, functools.partial(token_terms, token_loss), temperature)
     rows_of_logits = logits.reshape(-1, logits.shape[-1])
@@ -119,25 +113,18 @@ def policy_loss_xla(
     return loss, log_prob, entropy, d_logits
 
 
-def _form(platform: str, logits: Array) -> Callable:
-    """What computes the loss there, imported where it is needed: Pallas takes a while."""
-    if platform == "tpu":
+def _form(logits: Array) -> Callable:
+    """What computes the loss on this platform; imported here, for Pallas takes a while."""
+    if platform() == "tpu":
         from rlcredit.kernels.policy_loss_tpu import policy_loss_tpu
 
         return policy_loss_tpu
-    if platform == "gpu" and jax.__version_info__ < FIRST_JAX_FOR_GPU:
-        _say_once(f"policy_loss has a GPU kernel from JAX 0.11 on, not for {jax.__version__}")
-    elif platform == "gpu":
+    if on_hopper():
         from rlcredit.kernels import policy_loss_gpu
 
         if policy_loss_gpu.supported(logits):
             return policy_loss_gpu.policy_loss_gpu
     return policy_loss_xla
-
-
-@functools.cache
-def _say_once(notice: str) -> None:
-    warnings.warn(notice, stacklevel=4)
 
 
 def _check(token_loss: TokenLoss, logits: Array, tokens: Array, per_token: dict) -> None:

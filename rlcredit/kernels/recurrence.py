@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from rlcredit.kernels.platform import on_hopper, platform
+from rlcredit.kernels.recurrence_pairs import gae_by, reverse_affine_by
 from rlcredit.sharding import over_rows
-from rlcredit.types import Array
+from rlcredit.types import Array, InputError
 
 
 def reverse_affine(x: Array, decay: Array, initial: Array | float = 0.0) -> Array:
@@ -35,9 +36,10 @@ def reverse_affine(x: Array, decay: Array, initial: Array | float = 0.0) -> Arra
     start = jnp.broadcast_to(jnp.asarray(initial, jnp.float32), x.shape[:-1])
     if platform() == "cpu":
         return _over_time(_affine, start, x, decay, reverse=True)
-    kernel = _kernel("reverse_affine")
-    if kernel is None:
+    scan = _scan_kernel()
+    if scan is None:
         return _affine_in_passes(x, decay, start)
+    kernel = functools.partial(reverse_affine_by, scan)
     return _in_rows(kernel, _affine_in_passes, x.ndim, x, decay, start)
 
 
@@ -52,7 +54,7 @@ def gae(
     ends: Array | None = None,
     bootstrap: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Generalised advantage estimation over chosen tokens, and the returns, in one pass.
+    """Generalised advantage estimation over chosen tokens, and the returns.
 
     delta[t] = reward[t] + discount * value[next chosen t] - value[t]
     A[t]     = delta[t] + discount * lambda_ * A[next chosen t],  returns[t] = A[t] + value[t]
@@ -67,8 +69,11 @@ def gae(
       ends: [..., T] bool, last chosen tokens of the episodes of a row that holds several;
       bootstrap: [..., T] the values behind them, 0 if not given.
     Returns: (advantage, returns), [..., T] float32, 0 off the mask.
+    Raises: InputError if `bootstrap` comes without `ends`.
     """
     chex.assert_equal_shape([reward, value, mask])
+    if bootstrap is not None and ends is None:
+        raise InputError("bootstrap needs ends, the positions that it belongs to")
     final = jnp.broadcast_to(jnp.asarray(final, jnp.float32), mask.shape[:-1])
     own_rate = not isinstance(discount, float | int)
 
@@ -82,13 +87,14 @@ def gae(
         return form(reward, value, mask, final, discount, lambda_, ends, bootstrap)
 
     several = () if ends is None else (ends,) if bootstrap is None else (ends, bootstrap)
-    kernel = None if own_rate else _kernel("gae")
-    if kernel is None:
+    scan = None if own_rate else _scan_kernel()
+    if scan is None:
         return plain(reward, value, mask, final, *several)
 
     def fused(reward, value, mask, final, ends=None, bootstrap=None) -> tuple[Array, Array]:
         how = {"discount": discount, "lambda_": lambda_, "ends": ends, "bootstrap": bootstrap}
-        return kernel(*(a.astype(jnp.float32) for a in (reward, value)), mask, final, **how)
+        reward, value = (a.astype(jnp.float32) for a in (reward, value))
+        return gae_by(scan, reward, value, mask, final, **how)
 
     return _in_rows(fused, plain, mask.ndim, reward, value, mask, final, *several)
 
@@ -205,16 +211,16 @@ def _affine_in_passes(x: Array, decay: Array, start: Array) -> Array:
     return sums + keeps * start[..., None]
 
 
-def _kernel(name: str) -> Callable | None:
-    """The kernel called `name` on this platform; imported here, for Pallas takes a while."""
+def _scan_kernel() -> Callable | None:
+    """The scan of pairs that this platform has; imported here, for Pallas takes a while."""
     if platform() == "tpu":
-        from rlcredit.kernels import recurrence_tpu
+        from rlcredit.kernels.recurrence_tpu import scan_tpu
 
-        return getattr(recurrence_tpu, f"{name}_tpu")
+        return scan_tpu
     if on_hopper():
-        from rlcredit.kernels import recurrence_gpu
+        from rlcredit.kernels.recurrence_gpu import scan_gpu
 
-        return getattr(recurrence_gpu, f"{name}_gpu")
+        return scan_gpu
     return None
 
 

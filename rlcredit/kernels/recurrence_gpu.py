@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from rlcredit.kernels.recurrence_tpu import affine_out, affine_pair, gae_by
 from rlcredit.types import Array
 
 _ROWS = 128
@@ -23,47 +22,12 @@ _STEPS = 32  # of a chunk: 128 bytes of float32, the widest swizzle
 _STAGES = 2
 
 
-def reverse_affine_gpu(x: Array, decay: Array, initial: Array, *, interpret=None) -> Array:
-    """y[t] = x[t] + decay[t] * y[t + 1], with y[T] = initial.
-
-    A decay of 0 cuts: what follows may be nan.
-
-    Args:
-      x, decay: [R, T] float32; initial: [R] float32. A T that is no multiple of 4 costs a copy.
-      interpret: `InterpretGPUParams` off the GPU.
-    Returns: [R, T] float32.
-    """
-    (y,) = _scan(affine_pair, affine_out, (x, decay), initial, interpret=interpret)
-    return y
-
-
-def gae_gpu(
-    reward: Array,
-    value: Array,
-    mask: Array,
-    final: Array,
-    *,
-    discount: float,
-    lambda_: float,
-    ends: Array | None = None,
-    bootstrap: Array | None = None,
-    interpret=None,
-) -> tuple[Array, Array]:
-    """Generalised advantage estimation and its returns over the chosen tokens, in one pass.
-
-    `recurrence_tpu.gae_tpu` with the same arguments, results and errors. A T that is no multiple
-    of 16 costs a copy.
-    """
-    scan = functools.partial(_scan, interpret=interpret)
-    return gae_by(scan, reward, value, mask, final, discount, lambda_, ends, bootstrap)
-
-
-def _scan(
-    pair: Callable, out: Callable, arrays: tuple, initial: Array, *, interpret
+def scan_gpu(
+    pair: Callable, out: Callable, arrays: tuple, initial: Array, *, interpret=None
 ) -> list[Array]:
-    """`out(y[t + 1], *arrays)` of y[t] = x + decay * y[t + 1], where (x, decay) = pair(*arrays).
+    """The scan of `recurrence_pairs`. A T that is no multiple of 4, with int8 of 16, costs a copy.
 
-    The arrays are of float32 or int8.
+    Args: interpret: `InterpretGPUParams` off the GPU.
     """
     from jax.experimental.pallas import mosaic_gpu as plgpu
 

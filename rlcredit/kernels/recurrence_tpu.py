@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from rlcredit.types import Array, InputError
+from rlcredit.types import Array
 
 _LANES = 128
 _MOST_ROWS = 256
@@ -24,112 +24,12 @@ _MOST_STEPS = 512
 _GROUP = 32  # rows worked on together; a tile of int8 has no fewer
 
 
-def reverse_affine_tpu(x: Array, decay: Array, initial: Array, *, interpret=False) -> Array:
-    """y[t] = x[t] + decay[t] * y[t + 1], with y[T] = initial.
-
-    A decay of 0 cuts, as does a product of decays that is 0 in float32: what follows may be nan.
-
-    Args:
-      x, decay: [R, T] float32; initial: [R] float32.
-      interpret: what `pallas_call` takes; not False off the TPU.
-    Returns: [R, T] float32.
-    """
-    (y,) = _scan(affine_pair, affine_out, (x, decay), initial, interpret=interpret)
-    return y
-
-
-def gae_tpu(
-    reward: Array,
-    value: Array,
-    mask: Array,
-    final: Array,
-    *,
-    discount: float,
-    lambda_: float,
-    ends: Array | None = None,
-    bootstrap: Array | None = None,
-    interpret=False,
-) -> tuple[Array, Array]:
-    """Generalised advantage estimation and its returns over the chosen tokens, in one pass.
-
-    returns[t]   = reward[t] + next[t]
-    advantage[t] = returns[t] - value[t]
-    next[t]      = discount * ((1 - lambda_) * value[n] + lambda_ * returns[n]), n the next chosen t
-    next[last]   = discount * final
-
-    which is advantage[t] = delta[t] + discount * lambda_ * advantage[n] of Schulman et al., 2015,
-    arXiv 1506.02438, with delta[t] = reward[t] + discount * value[n] - value[t], in one running
-    number a row. Both are 0 off the mask. At `ends` next[t] is discount * bootstrap[t].
-
-    Args:
-      reward, value: [R, T] float32; mask: [R, T] bool; final: [R] the value after the last one.
-      ends: [R, T] bool, where an episode ends and another one follows in the row.
-      bootstrap: [R, T] the value after each of `ends`, 0 if not given.
-      interpret: what `pallas_call` takes; not False off the TPU.
-    Returns: (advantage, returns), both [R, T] float32. Nothing flows across `ends`, not even nan.
-    Raises: InputError if `bootstrap` comes without `ends`.
-    """
-    scan = functools.partial(_scan, interpret=interpret)
-    return gae_by(scan, reward, value, mask, final, discount, lambda_, ends, bootstrap)
-
-
-def affine_pair(x: Array, decay: Array) -> tuple[Array, Array]:
-    """The pair of a `reverse_affine`, as a scan takes it: that which was given."""
-    return x, decay
-
-
-def affine_out(following: Array, x: Array, decay: Array) -> tuple[Array]:
-    """The result of a `reverse_affine`, as a scan takes it: x + decay * following."""
-    # 0 * nan would be nan.
-    return (jnp.where(decay != 0, x + decay * following, x),)
-
-
-def gae_by(
-    scan: Callable, reward, value, mask, final, discount, lambda_, ends, bootstrap
-) -> tuple[Array, Array]:
-    """`gae_tpu` by any `scan(pair, out, arrays, initial)` that does what `_scan` says."""
-    if bootstrap is not None and ends is None:
-        raise InputError("bootstrap needs ends, the positions that it belongs to")
-    cut = ends is not None
-    kind = jnp.where(mask, 1 + ends if cut else 1, 0).astype(jnp.int8)
-    after = () if bootstrap is None else (bootstrap,)
-    advantage, returns = scan(
-        functools.partial(_gae_pair, discount, lambda_, cut),
-        functools.partial(_gae_out, discount, cut),
-        (reward, value, *after, kind),
-        discount * final,
-    )
-    return advantage, returns
-
-
-def _gae_pair(discount: float, lambda_: float, cut: bool, reward, value, *rest: Array) -> tuple:
-    """(x, decay) of next[t - 1] = x + decay * next[t]."""
-    *after, kind = rest
-    zero, one = jnp.zeros_like(value), jnp.ones_like(value)
-    decay = discount * lambda_ * one
-    if cut:
-        decay = jnp.where(kind == 2, zero, decay)
-    if after:
-        reward = jnp.where(kind == 2, reward + discount * after[0], reward)
-    x = discount * ((1 - lambda_) * value + lambda_ * reward)
-    return jnp.where(kind > 0, x, zero), jnp.where(kind > 0, decay, one)
-
-
-def _gae_out(discount: float, cut: bool, following, reward, value, *rest: Array) -> tuple:
-    *after, kind = rest
-    zero = jnp.zeros_like(value)
-    if cut:
-        following = jnp.where(kind == 2, discount * after[0] if after else zero, following)
-    returns = reward + following
-    return jnp.where(kind > 0, returns - value, zero), jnp.where(kind > 0, returns, zero)
-
-
-def _scan(
-    pair: Callable, out: Callable, arrays: tuple, initial: Array, *, interpret
+def scan_tpu(
+    pair: Callable, out: Callable, arrays: tuple, initial: Array, *, interpret=False
 ) -> list[Array]:
-    """`out(y[t + 1], *arrays)` of y[t] = x + decay * y[t + 1], where (x, decay) = pair(*arrays).
+    """The scan of `recurrence_pairs`. A product of decays that is 0 in float32 cuts, too.
 
-    The last of the arrays may be of int8.
+    Args: interpret: what `pallas_call` takes; not False off the TPU.
     """
     rows, steps = arrays[0].shape
     tiles, tile = _evenly(rows, _MOST_ROWS)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rlcredit.kernels.chunked import FORBIDDEN, token_log_prob_chunked
+from rlcredit.kernels.chunked import FORBIDDEN, product, token_log_prob_chunked
 from rlcredit.kernels.platform import on_hopper, platform
 from rlcredit.sharding import over_rows
 from rlcredit.types import Array
@@ -77,7 +77,7 @@ def logits(
     bias: Array | None = None,
 ) -> Array:
     """[..., V] float32 logits at `temperature`, `FORBIDDEN` where not legal."""
-    raw = jnp.matmul(hidden, head.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    raw = product(hidden, head.astype(hidden.dtype))
     if bias is not None:
         raw += bias.astype(jnp.float32)[(None,) * (raw.ndim - 1)]
     scaled = raw / temperature
