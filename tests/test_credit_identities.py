@@ -64,6 +64,18 @@ def test_the_target_of_gae_is_advantage_plus_value(rollout, evidence):
     close(got.target, got.advantage + value, atol=0)
 
 
+@pytest.mark.parametrize("name", ["reinforce", "gae", "td_lambda"])
+def test_a_discount_is_over_what_remains_not_over_what_has_passed(name, rollout, evidence):
+    """Trap: one more choice at the beginning changes no credit of what follows it."""
+    mask = rollout.mask
+    first = np.where(mask.any(-1), mask.argmax(-1), 0)[..., None]
+    longer = rollout._replace(mask=mask | (np.arange(mask.shape[-1]) == first - 1))
+    assert longer.mask.sum() > mask.sum()
+    want = assign(name, rollout, evidence, discount=0.9).advantage
+    got = assign(name, longer, evidence, discount=0.9).advantage
+    close(np.where(mask, got, 0), want)
+
+
 def test_rloo_is_dr_grpo_times_size_over_others(rollout):
     size = np.sum(rollout.mask.any(-1), axis=1)
     scale = (size / (size - 1))[:, None, None]

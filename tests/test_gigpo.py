@@ -68,7 +68,10 @@ def test_without_its_steps_and_with_statistics_over_episodes_it_is_grpo():
 
 
 def test_statistics_over_steps_count_an_episode_once_for_each_of_its_steps():
-    """One step that fails, three that succeed: mean 3/4 and deviation sqrt(3/16), of all four."""
+    """One step that fails, three that succeed: mean 3/4 and deviation sqrt(3/16), of all four.
+
+    Trap: one row an episode would find a mean of 1/2.
+    """
     rollout = group([[0, 0, -1, -1], [0, 1, 1, 2]], [[0, 0, 0, 0], [0, 0, 0, 1]])
     states = all_different(rollout)
     over_steps = gigpo(rollout, states)[0]
