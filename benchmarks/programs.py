@@ -17,11 +17,12 @@ from jax.sharding import Mesh
 from rlcredit import sharding, train, update
 from rlcredit.kernels import token_log_prob
 from rlcredit.kernels.chunked import token_log_prob_chunked
+from rlcredit.kernels.gae import gae
 from rlcredit.kernels.head_gpu import token_log_prob_gpu
 from rlcredit.kernels.head_tpu import token_log_prob_tpu
 from rlcredit.kernels.platform import compiling_for
 from rlcredit.kernels.policy_loss import policy_loss
-from rlcredit.kernels.recurrence import gae, reverse_affine
+from rlcredit.kernels.recurrence import reverse_affine
 from rlcredit.kernels.recurrence_gpu import scan_gpu
 from rlcredit.kernels.recurrence_pairs import gae_by, reverse_affine_by
 from rlcredit.kernels.recurrence_tpu import scan_tpu

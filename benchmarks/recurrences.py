@@ -28,7 +28,8 @@ from contest import OWN, Way, Work, chosen, compare, compiled, distance
 from jax import lax
 from timing import Program, report
 
-from rlcredit.kernels import recurrence
+from rlcredit.kernels.gae import gae, gae_time_major
+from rlcredit.kernels.recurrence import reverse_affine
 from rlcredit.types import Array, InputError
 
 DISCOUNT, LAMBDA = 0.99, 0.95
@@ -81,7 +82,7 @@ def main(options: Options) -> None:
 
 def own_gae(axis: int, reward: Array, value: Array, ends: Array, final: Array):
     """This project's (advantage, returns)."""
-    form = recurrence.gae_time_major if axis == 0 else recurrence.gae
+    form = gae_time_major if axis == 0 else gae
     mask, how = jnp.ones(reward.shape, bool), {"discount": DISCOUNT, "lambda_": LAMBDA}
     return form(reward, value, mask, final, **how, ends=ends)
 
@@ -144,7 +145,7 @@ def _affine_rows(shape: Shape, options: Options) -> list[dict]:
 
 
 def _own_affine(x: Array, decay: Array) -> Array:
-    return recurrence.reverse_affine(x, decay)
+    return reverse_affine(x, decay)
 
 
 def _affine(x: Array, decay: Array) -> Array:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import chex
 import jax.numpy as jnp
 
+from rlcredit.kernels.gae import gae
 from rlcredit.kernels.recurrence import (
-    gae,
     latest,
     next_at,
     next_chosen,

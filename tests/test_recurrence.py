@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlcredit import recurrence
+from rlcredit.kernels.gae import gae_time_major
 from rlcredit.kernels.platform import compiling_for, platform
 from rlcredit.testing import measured, rollouts
 
@@ -113,6 +114,27 @@ def test_gae_of_whole_rows_equals_the_loop(data, discount, lambda_):
     equal(recurrence.gae(d["reward"], d["value"], mask, final, **own)[0], want)
     each = own | {"discount": np.full((ROWS, LENGTH), discount, np.float32)}
     equal(recurrence.gae(d["reward"], d["value"], mask, final, **each)[0], want)
+
+
+@pytest.mark.parametrize("bootstraps", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+def test_gae_of_arrays_with_time_first_is_the_same(data, several, bootstraps):
+    d = {name: np.where(data["mask"], array, 0) for name, array in data.items()}
+    final = data["following"][:, 0]
+    more = {"ends": d["ends"]} if several else {}
+    more |= {"bootstrap": d["following"]} if several and bootstraps else {}
+    arrays = tuple(d[name] for name in ("reward", "value", "mask"))
+    both = {"discount": DISCOUNT, "lambda_": LAMBDA}
+    want = recurrence.gae(*arrays, final, **both, **more)
+    turned = {name: array.T for name, array in more.items()}
+    got = gae_time_major(*(a.T for a in arrays), final, **both, **turned)
+    equal([a.T for a in got], want)
+
+
+def test_an_end_off_the_mask_is_none(data):
+    both = {"discount": DISCOUNT, "lambda_": LAMBDA}
+    everywhere = data | {"ends": data["ends"] | ~data["mask"]}
+    equal(gae(everywhere, **both), gae(data, **both))
 
 
 def test_nothing_lies_behind_an_end_without_a_bootstrap(data):

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from rlcredit.kernels import recurrence
+from rlcredit import recurrence
+from rlcredit.kernels import gae as gae_module
+from rlcredit.kernels import recurrence as affine_module
 from rlcredit.kernels.platform import compiling_for
 from rlcredit.kernels.recurrence_gpu import scan_gpu
 from rlcredit.kernels.recurrence_pairs import gae_by, reverse_affine_by
@@ -140,7 +142,8 @@ def test_tpu_kernels_have_no_races(capsys):
 @pytest.mark.parametrize("several", [False, True])
 def test_the_front_calls_the_kernels_and_has_the_gradient_of_the_plain_form(monkeypatch, several):
     scan = functools.partial(scan_tpu, interpret=True)
-    monkeypatch.setattr(recurrence, "_scan_kernel", lambda: scan)
+    for module in (gae_module, affine_module):
+        monkeypatch.setattr(module, "scan_kernel", lambda: scan)
     arrays, ends, bootstrap = gae_arrays((6, 9))
     reward, value, mask, final = (np.nan_to_num(a.reshape(2, 3, *a.shape[1:])) for a in arrays)
     more = {"ends": ends.reshape(mask.shape), "bootstrap": np.nan_to_num(bootstrap)}

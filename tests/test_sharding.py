@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from stubs import quick_jit
 
-from rlcredit import masked
+from rlcredit import masked, recurrence
 from rlcredit.sharding import (
     AXIS,
     jit_step,
@@ -16,6 +17,7 @@ from rlcredit.sharding import (
     replicated,
     spread,
 )
+from rlcredit.testing.properties import COLLECTIVES
 from rlcredit.types import InputError
 
 REWARD = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3)), jnp.float32)
@@ -62,6 +64,19 @@ def test_group_statistics_need_no_communication():
         return jax.jit(center).lower(REWARD).compile().as_text()
 
     assert "all-" not in program(1) and "all-reduce" in program(None)
+
+
+def test_recursions_in_time_need_no_communication():
+    sharded = NamedSharding(make_mesh(), PartitionSpec(AXIS))
+
+    def program(reward, mask):
+        final = jnp.zeros(len(reward))
+        estimate = recurrence.gae(reward, reward, mask, final, discount=0.9, lambda_=0.8, ends=mask)
+        return estimate, recurrence.latest(reward, mask), recurrence.running_max(reward)
+
+    jitted = jax.jit(program, in_shardings=sharded, out_shardings=sharded)
+    text = jitted.lower(REWARD, MASK).compile().as_text()
+    assert not [name for name in COLLECTIVES if name in text]
 
 
 @pytest.mark.parametrize("count", [6, 3, 1])

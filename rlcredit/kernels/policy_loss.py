@@ -7,7 +7,7 @@ temperature its gradient is known as soon as its value is:
 
 where g_log_prob and g_entropy are its two derivatives. The pass that computes the loss therefore
 leaves d_logits behind, and the way back only scales it: nothing else of the size of the logits is
-kept, and nothing is computed twice. Meant for small vocabularies, where the logits are there as a
+kept until then. Meant for small vocabularies, where the logits are there as a
 whole; for large ones see `chunked`.
 """
 
@@ -18,11 +18,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from rlcredit.kernels.chunked import FORBIDDEN
 from rlcredit.kernels.platform import on_hopper, platform
-from rlcredit.kernels.token_terms import Terms, TokenLoss, row_factors, token_terms
+from rlcredit.kernels.token_log_prob import backward, forward
+from rlcredit.kernels.token_terms import Terms, TokenLoss, token_terms
 from rlcredit.types import Array, InputError
 
 
@@ -91,25 +90,14 @@ def policy_loss_xla(
     """(loss, log_prob, entropy, d_logits) of logits [N, V], in plain JAX; d_logits [N, V] of the
     summed loss in the dtype of the logits, or None without `gradient`.
     """
-    scaled = logits.astype(jnp.float32) * (1 / temperature)
-    top = jnp.maximum(jnp.max(scaled, axis=1), FORBIDDEN)
-    relative = jnp.maximum(scaled, FORBIDDEN) - top[:, None]
-    weights = jnp.exp(relative)
-    total = jnp.sum(weights, axis=1)
-    mean = jnp.sum(weights * relative, axis=1) / total
-    # A gather of N numbers; no scatter answers it, since the gradient is written down here.
-    own = jnp.take_along_axis(scaled, tokens[:, None], axis=1, mode="clip")[:, 0]
-    target = jnp.maximum(own, FORBIDDEN) - top
-    log_total = jnp.log(total)
-    log_prob, entropy = jnp.minimum(target - log_total, 0), log_total - mean
+    z = logits.astype(jnp.float32) / temperature
+    (log_prob, entropy), residuals = forward(z, tokens)
     loss, g_log_prob, g_entropy = terms(log_prob, entropy, per_token)
     if not gradient:
         return loss, log_prob, entropy, None
-    rows = row_factors(g_log_prob, g_entropy, target, total, mean, top)
-    live, hit, constant, slope = (a[:, None] for a in rows)
-    chosen = lax.broadcasted_iota(jnp.int32, relative.shape, 1) == tokens[:, None]
-    dz = jnp.where(chosen, hit, 0) - weights * (constant + slope * relative)
-    d_logits = jnp.where(live, dz * (1 / temperature), 0).astype(logits.dtype)
+    dz, _ = backward(residuals, (g_log_prob, g_entropy))
+    live = (g_log_prob != 0) | (g_entropy != 0)
+    d_logits = jnp.where(live[:, None], dz / temperature, 0).astype(logits.dtype)
     return loss, log_prob, entropy, d_logits
 
 

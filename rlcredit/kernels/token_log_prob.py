@@ -94,37 +94,35 @@ def log_prob_and_entropy(logits: Array, tokens: Array) -> tuple[Array, Array]:
 
 @jax.custom_vjp
 def _of_logits(logits: Array, tokens: Array) -> tuple[Array, Array]:
-    return _forward(logits, tokens)[0]
+    return forward(logits, tokens)[0]
 
 
-def _forward(logits: Array, tokens: Array) -> tuple[tuple[Array, Array], tuple]:
-    top = jnp.maximum(jnp.max(logits, axis=-1), FORBIDDEN)
-    log_total = jnp.log(jnp.sum(jnp.exp(_relative(logits, top)), axis=-1))
-    # Not E[z] from the same exponentials: an array that two sums share is written to memory.
-    log_p = _relative(logits, top) - log_total[..., None]
+def forward(logits: Array, tokens: Array) -> tuple[tuple[Array, Array], tuple]:
+    """((log_prob, entropy), what `backward` needs) of float32 logits [..., V]."""
+    logits = jnp.maximum(logits, FORBIDDEN)
+    top = jnp.max(logits, axis=-1)
+    relative = logits - top[..., None]
+    log_p = relative - jnp.log(jnp.sum(jnp.exp(relative), axis=-1, keepdims=True))
     entropy = -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
-    log_prob = jnp.sum(jnp.where(_chosen(logits, tokens), log_p, 0), axis=-1)
-    return (jnp.minimum(log_prob, 0), entropy), (logits, tokens, top, log_total, entropy)
+    log_prob = jnp.take_along_axis(log_p, tokens[..., None], axis=-1, mode="clip")[..., 0]
+    return (jnp.minimum(log_prob, 0), entropy), (log_p, tokens, top, entropy)
 
 
-def _backward(residuals: tuple, cotangents: tuple) -> tuple[Array, np.ndarray]:
-    """dz = g_log_prob (1[token] - p) - g_entropy p (log p + H)"""
-    logits, tokens, top, log_total, entropy = residuals
-    g_log_prob, g_entropy = (g[..., None] for g in cotangents)
-    log_p = _relative(logits, top) - log_total[..., None]
-    slope = g_log_prob + g_entropy * (log_p + entropy[..., None])
-    dz = jnp.where(_chosen(logits, tokens), g_log_prob, 0) - jnp.exp(log_p) * slope
-    dz = jnp.where(logits > FORBIDDEN, dz, 0)
-    return dz, np.zeros(tokens.shape, jax.dtypes.float0)
+def backward(residuals: tuple, cotangents: tuple) -> tuple[Array, np.ndarray]:
+    """dz = g_log_prob (1[token] - p) - g_entropy p (log p + H), 0 where forbidden"""
+    log_p, tokens, top, entropy = residuals
+    g_log_prob, g_entropy = cotangents
+    constant = g_log_prob + g_entropy * entropy
+    pull = jnp.exp(log_p) * (constant[..., None] + g_entropy[..., None] * log_p)
+    dz = jnp.where(_chosen(log_p, tokens), g_log_prob[..., None], 0) - pull
+    # In a row where nothing is allowed log_p is that of a uniform choice.
+    allowed = (log_p > FORBIDDEN / 2) & (top > FORBIDDEN)[..., None]
+    return jnp.where(allowed, dz, 0), np.zeros(tokens.shape, jax.dtypes.float0)
 
 
-_of_logits.defvjp(_forward, _backward)
+_of_logits.defvjp(forward, backward)
 
 
-def _relative(logits: Array, top: Array) -> Array:
-    return jnp.maximum(logits, FORBIDDEN) - top[..., None]
-
-
-def _chosen(logits: Array, tokens: Array) -> Array:
-    # A comparison instead of a gather, which would have the logits written to memory for it.
-    return lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == tokens[..., None]
+def _chosen(log_p: Array, tokens: Array) -> Array:
+    # Where a comparison stands, autodiff of the gather has a scatter.
+    return lax.broadcasted_iota(jnp.int32, log_p.shape, log_p.ndim - 1) == tokens[..., None]
