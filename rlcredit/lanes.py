@@ -56,7 +56,7 @@ class Read(NamedTuple):
     """R rows that were read in one forward pass, S tokens of each."""
 
     hidden: Array  # [R, S, H]
-    cache: PyTree  # leaves [R, S, ...]
+    cache: PyTree  # leaves [R, heads, S, ...]
 
 
 class Lanes(NamedTuple):
@@ -65,7 +65,7 @@ class Lanes(NamedTuple):
     work: Array  # [L] int32 which episode of the queue; E for none
     episode: Episode  # leaves [L, ...]
     hidden: Array  # [L, H] the state that predicts the next token
-    cache: PyTree  # leaves [L, T, ...]
+    cache: PyTree  # leaves [L, heads, T, ...]
     taken: Array  # int32 episodes taken from the queue
     steps: Array  # int32 lane-steps: one a lane and turn of the loop
     idle: Array  # int32 lane-steps that wrote nothing
@@ -158,7 +158,9 @@ def _admit(queue: Queue, read: Read, now: Lanes, most: int) -> Lanes:
         work=put(now.work, work),
         episode=jax.tree.map(lambda a, b: put(a, b[work]), now.episode, queue.episode),
         hidden=put(now.hidden, read.hidden[source, position - 1]),
-        cache=jax.tree.map(lambda a, b: a.at[lane, :prefix].set(b[source]), now.cache, read.cache),
+        cache=jax.tree.map(
+            lambda a, b: a.at[lane, :, :prefix].set(b[source]), now.cache, read.cache
+        ),
         taken=now.taken + jnp.sum(given),
     )
 

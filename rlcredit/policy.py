@@ -14,13 +14,14 @@ from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from rlcredit.types import Array, InputError, Policy, PyTree
 
 ValueHead = Literal["none", "shared", "separate"]
 Dtype = Literal["float32", "bfloat16"]
-Cache = list[tuple[Array, Array]]  # per layer keys and values, [B, slots, kv_heads, head_width]
+Cache = list[tuple[Array, Array]]  # per layer keys and values, [B, kv_heads, slots, head_width]
 
 
 class Architecture(NamedTuple):
@@ -63,7 +64,7 @@ def transformer(architecture: Architecture) -> Policy:
         return nnx.merge(graph, params).policy.head_matrix()
 
     def init_cache(batch: int, slots: int) -> Cache:
-        shape = (batch, slots, architecture.kv_heads, head_width)
+        shape = (batch, architecture.kv_heads, slots, head_width)
         empty = jnp.zeros(shape, architecture.dtype)
         return [(empty, empty)] * architecture.layers
 
@@ -129,8 +130,9 @@ class _Trunk(nnx.Module):
         their own number: rotary positions are relative, so each may start anywhere in the row.
         """
         slots = slot[:, None] + jnp.arange(tokens.shape[1])[None]  # [B or 1, S]
-        rotation = _rotation(slots, self.blocks[0].head_width)
-        seen = jnp.arange(tokens.shape[1] if cache is None else cache[0][0].shape[1])
+        count = tokens.shape[1] if cache is None else cache[0][0].shape[2]
+        rotation = tuple(table[slots] for table in _rotations(count, self.blocks[0].head_width))
+        seen = jnp.arange(count)
         visible = seen[None, None] <= slots[..., None]  # [B or 1, S, slots]
         if segment is not None:
             visible = visible & (segment[:, :, None] == segment[:, None, :])
@@ -184,17 +186,22 @@ class _Block(nnx.Module):
         query = query.reshape(batch, length, self.kv_heads, -1, self.head_width)
         key, value = (a.reshape(batch, length, self.kv_heads, -1) for a in (key, value))
         query, key = _rotate(query, rotation), _rotate(key, rotation)
-        if cache is not None:
+        # Heads before slots, as the products want them: a cache in another order would be turned as
+        # a whole for every token.
+        if cache is None:
+            key, value = (jnp.moveaxis(a, 2, 1) for a in (key, value))
+        else:
             row = jnp.arange(batch)[:, None]
             key, value = (
-                old.at[row, slots].set(new, unique_indices=True, indices_are_sorted=True)
+                old.at[row, :, slots].set(new, unique_indices=True, indices_are_sorted=True)
                 for old, new in zip(cache, (key, value), strict=True)
             )
-        scores = jnp.einsum("bqkgd,bskd->bkgqs", query, key, preferred_element_type=jnp.float32)
+        scores = jnp.einsum("bqkgd,bksd->bkgqs", query, key, preferred_element_type=jnp.float32)
         scores = jnp.where(visible[:, None, None], scores * self.head_width**-0.5, -1e30)
         weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-        mixed = jnp.einsum("bkgqs,bskd->bqkgd", weights, value)
-        return _apply(self.attention_out, mixed.reshape(x.shape)), (key, value)
+        mixed = jnp.einsum("bkgqs,bksd->bkgqd", weights, value)
+        mixed = jnp.moveaxis(mixed, 3, 1).reshape(x.shape)
+        return _apply(self.attention_out, mixed), (key, value)
 
 
 class _RMSNorm(nnx.Module):
@@ -232,11 +239,14 @@ def _apply(matrix: nnx.Param, x: Array) -> Array:
     return x @ matrix[...].astype(x.dtype)
 
 
-def _rotation(position: Array, head_width: int) -> tuple[Array, Array]:
-    """cos and sin [B, S, head_width / 2] of the rotary angles (Su et al., 2021, 2104.09864)."""
-    frequency = 10_000.0 ** (-jnp.arange(0, head_width, 2) / head_width)
-    angle = position[..., None] * frequency[None, None]
-    return jnp.cos(angle), jnp.sin(angle)
+def _rotations(count: int, head_width: int) -> tuple[Array, Array]:
+    """cos and sin [count, head_width / 2] of the rotary angles (Su et al., 2021, 2104.09864).
+
+    Constants: in a program they would be computed anew in each layer and each pass over it.
+    """
+    frequency = 10_000.0 ** (-np.arange(0, head_width, 2) / head_width)
+    angle = np.arange(count)[:, None] * frequency
+    return jnp.asarray(np.cos(angle), jnp.float32), jnp.asarray(np.sin(angle), jnp.float32)
 
 
 def _rotate(x: Array, rotation: tuple[Array, Array]) -> Array:

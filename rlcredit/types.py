@@ -96,7 +96,7 @@ class Policy(NamedTuple):
     # None); only packed rows need a segment, a policy without it can be trained unpacked
     forward: Callable
     head: Callable[[PyTree], Array]  # params -> [H, V]
-    init_cache: Callable  # (batch, slots) -> cache, leaves [batch, slots, ...]
+    init_cache: Callable  # (batch, slots) -> cache, leaves [batch, heads, slots, ...]
     extend: Callable  # (params, cache or None, tokens [B, S], slot [B]) -> (hidden, cache)
     vocabulary: int
     has_value: bool

@@ -70,7 +70,7 @@ def test_rows_go_on_from_slots_of_their_own(dtype):  # FL-063, FL-069
     wanted = forward(params, rows)[0]
     hidden, read = extend(params, None, prompts, np.zeros(1, np.int32))
     cache = jax.tree.map(
-        lambda empty, filled: empty.at[:, :LENGTH].set(filled), policy.init_cache(8, SLOTS), read
+        lambda empty, filled: empty.at[:, :, :LENGTH].set(filled), policy.init_cache(8, SLOTS), read
     )
     every = np.arange(8)
     assert_close(hidden[every, lengths - 1], wanted[every, lengths - 1], dtype)
